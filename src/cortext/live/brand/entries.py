@@ -18,6 +18,8 @@ from cortext.live.core.log import event
 from cortext.live.core.redis_link import RedisLink
 
 LARGEST_FEATURE = 1e6
+MOST_WILD = 0.25
+"""Share of an entry that bad channels may have; of bytes of another type more is wild."""
 SMALLEST_FEATURE = 1e-30
 """Bounds of features other than zero: numbers beyond are bytes of another dtype."""
 LARGEST_INDEX = 2**53
@@ -103,7 +105,14 @@ class EntryReader:
         numbers = np.frombuffer(value, dtype=self._dtype)
         with np.errstate(over="ignore", invalid="ignore"):
             bins_TC: np.ndarray = numbers.astype(np.float32).reshape(-1, self._n_features)
-        largest = np.abs(bins_TC).max()
+        size_TC = np.abs(bins_TC)
+        wild_TC = ~(size_TC <= LARGEST_FEATURE)
+        tiny_TC = (size_TC > 0) & (size_TC < SMALLEST_FEATURE)
+        if (wild_TC | tiny_TC).mean() <= MOST_WILD and (size_TC >= SMALLEST_FEATURE).any():
+            # A few bad channels: the pipeline leaves out what is no number.
+            bins_TC[wild_TC] = np.nan
+            return bins_TC
+        largest = size_TC.max()
         if not np.isfinite(largest):
             raise DataError(f"{name} holds NaN or infinity")
         if largest > LARGEST_FEATURE or 0 < largest < SMALLEST_FEATURE:

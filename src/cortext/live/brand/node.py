@@ -292,12 +292,15 @@ class BrandNode:
             self._decode_bins(heard_TC, utterance)
 
     def _decode_bins(self, bins_TC: np.ndarray, utterance: NodeUtterance) -> None:
+        bins_TC = self._pipeline.usable(bins_TC)
         utterance.n_bins += len(bins_TC)
         self._log.keep(bins_TC)
         # An entry may hold the end of one utterance and the beginning of the next. The pipeline
         # keeps the bins after an end, and takes them up with the next push, of no bins.
         while True:
             update = self._computed(partial(self._pipeline.push, bins_TC))
+            for note in self._pipeline.take_notes():
+                self._states.write("NODE_WARNING", note)
             if update is None:
                 return
             if len(update.logits_PV):

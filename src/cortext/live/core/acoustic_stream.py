@@ -19,8 +19,9 @@ from cortext.data.conventions import Conventions
 from cortext.data.scaling import RollingZScore
 from cortext.decoding.nbest import FRAME_MS
 from cortext.decoding.options import is_finite
-from cortext.errors import ConfigError, DataError, wrong_type
+from cortext.errors import ConfigError, wrong_type
 from cortext.features.stream import StreamSmoother
+from cortext.live.core.input_watch import InputWatch
 from cortext.live.core.log import event
 from cortext.live.core.statistics import Stopwatch
 from cortext.models import AcousticModel
@@ -124,10 +125,6 @@ def chosen_normalise(
     return normalise
 
 
-LARGEST_FEATURE = 1e9
-"""Values beyond this are no recording, and would overflow in the model."""
-
-
 @dataclass(frozen=True)
 class PipelineOptions:
     """Options for turning features into logits, and for ending an utterance."""
@@ -165,6 +162,9 @@ class AcousticStream:
         options: See `PipelineOptions`.
         stopwatch: Takes the time of each stage.
 
+    Attributes:
+        watch: Makes bins usable, and notes what is unusual about them.
+
     Raises:
         RunError: The model does not know the session.
     """
@@ -197,6 +197,9 @@ class AcousticStream:
             normalise = trained_normalise(self.conventions)
         self._normaliser = (
             RollingZScore(self.stepper.n_features) if normalise == "rolling" else None
+        )
+        self.watch = InputWatch(
+            self.stepper.n_features, self.conventions, self._normaliser is not None
         )
         self._stopwatch = stopwatch or Stopwatch()
         self._begin()
@@ -273,7 +276,7 @@ class AcousticStream:
             DataError: Bins of another width or dtype, or values that no recording has. Nothing has
                 changed.
         """
-        check_bins(bins_TC, self.stepper.n_features)
+        bins_TC = self.watch.usable(bins_TC)
         if not len(bins_TC):
             return np.empty((0, len(self.stepper.inventory)), dtype=np.float32)
         self._stopwatch.start()
@@ -297,6 +300,7 @@ class AcousticStream:
         """End the utterance, whose bins count for the rolling statistics."""
         if self._normaliser:
             self._normaliser.end_utterance()
+            self.watch.end_utterance(self._normaliser.outliers, self._normaliser.n_changes)
         self._begin()
 
     def reset(self) -> None:
@@ -322,7 +326,10 @@ class AcousticStream:
         """
         self._n_bins += len(x_TC)
         if self._normaliser:
-            x_TC = self._normaliser.push(x_TC)
+            recorded_TC, x_TC = x_TC, self._normaliser.push(x_TC)
+            self.watch.look(recorded_TC, self._normaliser.flat_C)
+        elif len(x_TC):
+            x_TC = self.watch.without_flat(x_TC)
         self._stopwatch.lap("normalise")
         if self._smoother:
             x_TC = self._smoother.push(x_TC)
@@ -365,20 +372,3 @@ class AcousticStream:
         self._waiting_TC = waiting_TC[until:].copy()
         self._gap_bins = max(until - len(waiting_TC), 0)
         return patches
-
-
-def check_bins(bins_TC: np.ndarray, n_features: int) -> None:
-    """Raise DataError unless these are bins, float32 [T, C], with values that recordings have."""
-    if not isinstance(bins_TC, np.ndarray):
-        raise DataError(f"frames are a {type(bins_TC).__name__}; a NumPy array is needed")
-    if bins_TC.dtype != np.float32:
-        raise DataError(f"frames have dtype {bins_TC.dtype}; float32 is needed", fix="convert them")
-    if bins_TC.ndim != 2 or bins_TC.shape[1] != n_features:
-        raise DataError(
-            f"frames have shape {list(bins_TC.shape)}; [bins, {n_features}] is needed for this"
-            " model"
-        )
-    if len(bins_TC) and not np.abs(bins_TC).max() <= LARGEST_FEATURE:
-        bad_T = ~(np.abs(bins_TC) <= LARGEST_FEATURE).all(axis=1)
-        where = f"first in bin {int(bad_T.argmax())} of {len(bins_TC)}"
-        raise DataError(f"frames hold NaN, infinity or values beyond {LARGEST_FEATURE:g}, {where}")

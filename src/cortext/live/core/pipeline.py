@@ -23,7 +23,6 @@ from cortext.live.core.acoustic_stream import (
     Endpoint,
     PipelineOptions,
     Reason,
-    check_bins,
 )
 from cortext.live.core.decoder import in_time
 from cortext.live.core.gate import KEPT_MS, SCAN_MS, IdleGate
@@ -228,6 +227,18 @@ class Pipeline(Described):
         """Take earlier utterances, float32 [T, C], into the rolling statistics, oldest first."""
         self._stream.remember(utterances)
 
+    def usable(self, bins_TC: np.ndarray) -> np.ndarray:
+        """Return bins as `push` takes them: unusable values are the feature's last usable one.
+
+        Raises:
+            DataError: See `push`.
+        """
+        return self._stream.watch.usable(bins_TC)
+
+    def take_notes(self) -> list[str]:
+        """Return what was unusual about the features since the last call, a line each."""
+        return self._stream.watch.take_notes()
+
     def set_options(self, **changes: Any) -> None:
         """Change decoder options, from the next frame on.
 
@@ -261,8 +272,7 @@ class Pipeline(Described):
         """
         if self.gate is None:
             raise ConfigError("a pipeline without an idle gate cannot listen")
-        check_bins(bins_TC, self._stream.stepper.n_features)
-        bins_TC = np.concatenate((self._held_TC, bins_TC))
+        bins_TC = np.concatenate((self._held_TC, self.usable(bins_TC)))
         self._held_TC = self._held_TC[:0]
         first = 0
         while first < len(bins_TC):
@@ -342,10 +352,10 @@ class Pipeline(Described):
             bins_TC: float32 [T, C]; T may be 0.
 
         Raises:
-            DataError: Bins of another width or dtype, or values that no recording has. Nothing has
-                changed.
+            DataError: Bins of another width or dtype, or most values of a bin unusable. Nothing
+                has changed.
         """
-        check_bins(bins_TC, self._stream.stepper.n_features)
+        bins_TC = self.usable(bins_TC)
         if len(self._held_TC):
             bins_TC = np.concatenate((self._held_TC, bins_TC))
         reason = had_ended = self._reason

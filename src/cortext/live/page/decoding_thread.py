@@ -13,7 +13,6 @@ import numpy as np
 
 from cortext.casing import Caser
 from cortext.errors import DataError, LiveError
-from cortext.live.core.acoustic_stream import check_bins
 from cortext.live.core.chain_follower import ChainFollower, ChainModel, OpenModel
 from cortext.live.core.jobs import Jobs
 from cortext.live.core.log import event, internal_error
@@ -349,8 +348,8 @@ class DecodingThread:
         self.readers.send(Event("error", {"what": problem}))
 
     def _decode(self, bins_TC: np.ndarray) -> None:
-        check_bins(bins_TC, self.n_features)
-        self._guarded(lambda: self._utterances.push(bins_TC))
+        usable_TC = self._days.pipeline.usable(bins_TC)
+        self._guarded(lambda: self._utterances.push(usable_TC))
 
     def _choose_day(self, session: str | None) -> None:
         self._days.choose(session)

@@ -113,6 +113,7 @@ class UtteranceDecoder:
                 self.finish(update.reason)
                 # What it holds is decoded next, perhaps with another day's layer.
                 pipeline.reset()
+        self._say_notes()
         if time.monotonic() - self._stats_sent_s > STATS_S:
             self._send_statistics()
 
@@ -155,6 +156,7 @@ class UtteranceDecoder:
         nbest = self.days.pipeline.finish()
         shown = self._shown([found.text for found in nbest[:MAX_NBEST]], self._show_final)
         final_ms = (time.perf_counter() - started) * 1000
+        self._say_notes()
         self._swap()
         if self._n_refused:
             error = "; ".join(filter(None, (error, _refused(self._n_refused))))
@@ -329,6 +331,12 @@ class UtteranceDecoder:
 
     def _say(self, problem: str) -> None:
         self._readers.send(Event("error", {"what": problem}))
+
+    def _say_notes(self) -> None:
+        """Log what is unusual about the features, and tell pages."""
+        for note in self.days.pipeline.take_notes():
+            event("features_note", "warning", note=note)
+            self._say(note)
 
     def _send_statistics(self) -> None:
         self._stats_sent_s = time.monotonic()
