@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from cortext.data import pack, write_session
+from cortext.data.checks import FaultError, check_features
 from cortext.data.conventions import Conventions, FeatureRange
 from cortext.data.feature_survey import FeatureSurvey
 from cortext.data.inspect import inspect
@@ -100,6 +101,16 @@ def test_pack_and_inspect_show_the_notes_and_the_index_keeps_them(tmp_path):
     found = packed.conventions.feature_range
     assert (found.mean, found.sd) == (pytest.approx(2, rel=0.05), pytest.approx(1.41, rel=0.05))
     assert found.lowest == 0
+
+
+def test_a_channel_without_any_value_is_named_with_the_key_that_leaves_it_out():
+    x_TC = np.ones((30, 16), np.float32)
+    x_TC[:, 5] = np.nan
+    with pytest.raises(FaultError) as error:
+        check_features(x_TC)
+    assert "feature 5 without any value: set to 0, or leave out of an import with columns:" in (
+        error.value.message
+    )
 
 
 def test_conventions_and_cards_keep_a_range_and_do_without_one():

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from cortext.data.conventions import Conventions
+from cortext.data.outliers import features_named
 from cortext.data.trial import BIN_MS, most_labels
 from cortext.errors import DataError, shown
 from cortext.memory import free_bytes
@@ -235,7 +236,14 @@ def check_features(
             f"{len(bad)} NaN or Inf found, the first at bin {bin_} of feature {feature}; finite"
             " values expected"
         )
-        raise FaultError(field, found, "replace them before writing the file")
+        fix = "replace them before writing the file"
+        dead = np.flatnonzero(~np.isfinite(features_TC).any(axis=0)).tolist()
+        if 0 < len(dead) < features_TC.shape[1]:
+            fix = (
+                f"{features_named(dead)} without any value: set to 0, or leave out of an"
+                " import with columns:"
+            )
+        raise FaultError(field, found, fix)
     if max_abs is not None and max(-low, high) > max_abs:
         found = (
             f"a magnitude of {max(-low, high):g} found, at most {max_abs:g} (the end of float16)"

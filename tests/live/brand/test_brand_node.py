@@ -358,7 +358,7 @@ def test_a_trial_without_bins_ends_in_a_named_error(rig, impatient):
 
 FLAWS = {
     "NaN": (
-        lambda x_C: np.where(np.arange(N_FEATURES) == 3, np.nan, x_C).astype("f4").tobytes(),
+        lambda x_C: np.where(np.arange(N_FEATURES) > 3, np.nan, x_C).astype("f4").tobytes(),
         "NaN or infinity",
     ),
     "few bytes": (
@@ -394,6 +394,16 @@ def test_an_entry_that_cannot_be_bins_is_named_and_left_out(rig, world):
         assert any(f"entry i {first + 40} is unusable" in message for message in rig.messages())
     rig.say(x_TC)  # and the next one is as ever
     assert rig.final(len(FLAWS) + 1)[b"error"] == b""
+
+
+def test_a_channel_of_nan_is_named_once_and_the_words_still_come(rig, world):
+    x_TC = world.trials()[0]
+    x_TC[:, 3] = np.nan
+    rig.say(x_TC)
+    final = rig.final(1)
+    assert (final[b"n_unusable"], final[b"error"]) == (b"0", b"")
+    assert final[b"text"]
+    assert sum("feature 3: NaN" in message for message in rig.messages()) == 1
 
 
 def test_an_utterance_of_nothing_but_foreign_bytes_names_a_few_and_counts_the_others(rig):
