@@ -180,7 +180,9 @@ class FlatFeatures:
             self.flat_C = np.zeros_like(self.flat_C)
             return None
         expected_C = np.square(mean_C) / np.maximum(np.square(std_C), 1e-30)
-        flat_TC = (run_TC >= FLAT_BINS - 1) & ((x_TC != 0) | (run_TC * expected_C > UNLIKELY))
+        flat_TC: np.ndarray = (run_TC >= FLAT_BINS - 1) & (
+            (x_TC != 0) | (run_TC * expected_C > UNLIKELY)
+        )
         self.flat_C = flat_TC[-1]
         return flat_TC
 
