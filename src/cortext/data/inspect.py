@@ -71,10 +71,12 @@ class DatasetReport:
     """What is unusual about the features (`FeatureSurvey`)."""
 
     def plain(self) -> dict[str, Any]:
-        """Return the report as plain values; conventions that are the release's are left out."""
+        """Return the report as plain values, without conventions that are the release's."""
         conventions = self.conventions.to_json()
         found = asdict(replace(self, conventions=RELEASE_CONVENTIONS))
         del found["conventions"]
+        if not self.feature_notes:
+            del found["feature_notes"]
         return found | ({"conventions": conventions} if conventions else {})
 
     def to_json(self) -> str:
