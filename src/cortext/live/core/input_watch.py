@@ -17,6 +17,8 @@ from cortext.errors import DataError
 
 LARGEST_FEATURE = 1e9
 """Values beyond this are no recording, and would overflow in the model."""
+USUAL = 3.0
+"""Size up to which a z-score that stands still does no harm: that of a silent unit, say."""
 FOR_GOOD = "to leave out for good, train with dataset.feature_subset, or send 0"
 
 
@@ -49,8 +51,8 @@ class InputWatch:
     def usable(self, bins_TC: np.ndarray) -> np.ndarray:
         """Return bins without NaN, infinity and values beyond `LARGEST_FEATURE`.
 
-        Each such value becomes the feature's last usable one, 0 before any; so the feature stands
-        still. Where more than half of a bin is unusable, it is no bin.
+        Each such value becomes 0 where features come as z-scores; a raw one becomes the feature's
+        last usable one, 0 before any, so that it stands still. Where more than half of a bin is unusable, it is no bin.
 
         Raises:
             DataError: See `check_bins`. Nothing has changed.
@@ -63,7 +65,7 @@ class InputWatch:
             bins_TC = bins_TC.copy()
             last_C = self._last_C
             for bin_C, bad_C in zip(bins_TC, bad_TC, strict=True):
-                bin_C[bad_C] = last_C[bad_C]
+                bin_C[bad_C] = last_C[bad_C] if self._normalises else 0
                 last_C = bin_C
             new_C = bad_TC.any(axis=0) & ~self._named_C
             if new_C.any():
@@ -76,10 +78,14 @@ class InputWatch:
         return bins_TC
 
     def without_flat(self, x_TC: np.ndarray) -> np.ndarray:
-        """Return z-scores that came as such with 0 for features that stand still."""
+        """Return z-scores that came as such with 0 for features that stand still far out."""
         flat_TC = self._flat.push(x_TC, np.zeros(self._n_features), np.ones(self._n_features))
-        self.look(x_TC, self._flat.flat_C)
-        return x_TC if flat_TC is None else np.where(flat_TC, np.float32(0), x_TC)
+        if flat_TC is None:
+            self.look(x_TC, self._flat.flat_C)
+            return x_TC
+        flat_TC &= np.abs(x_TC) > USUAL
+        self.look(x_TC, flat_TC[-1])
+        return np.where(flat_TC, np.float32(0), x_TC)
 
     def look(self, x_TC: np.ndarray, flat_C: np.ndarray) -> None:
         """Look at bins that are decoded, and at which features stand still after them."""

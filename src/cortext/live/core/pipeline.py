@@ -228,7 +228,7 @@ class Pipeline(Described):
         self._stream.remember(utterances)
 
     def usable(self, bins_TC: np.ndarray) -> np.ndarray:
-        """Return bins as `push` takes them: unusable values are the feature's last usable one.
+        """Return bins as `push` takes them, without NaN, infinity and values too large.
 
         Raises:
             DataError: See `push`.
