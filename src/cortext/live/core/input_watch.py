@@ -52,7 +52,8 @@ class InputWatch:
         """Return bins without NaN, infinity and values beyond `LARGEST_FEATURE`.
 
         Each such value becomes 0 where features come as z-scores; a raw one becomes the feature's
-        last usable one, 0 before any, so that it stands still. Where more than half of a bin is unusable, it is no bin.
+        last usable one, 0 before any, so that it stands still. Where more than half of a bin is
+        unusable, it is no bin.
 
         Raises:
             DataError: See `check_bins`. Nothing has changed.
