@@ -181,6 +181,34 @@ def word_errors(
     return {"wer": total.errors / total.reference_length, "worst_day": worst}
 
 
+def change_without_artefacts(out: Path) -> dict[str, float]:
+    """Return how robust z-scores of the simulation differ from plain ones."""
+    plain: RollingZScore | None = None
+    block, changes, ratios = None, [], []
+    for _, trial in open_session_files(out / "data").as_recorded():
+        if plain is None:
+            plain, robust = (
+                Plain(trial.features_TC.shape[1]),
+                RollingZScore(trial.features_TC.shape[1]),
+            )
+        if block != (trial.session, trial.block):
+            block = trial.session, trial.block
+            plain.start_block()
+            robust.start_block()
+        changes.append(np.abs(plain.push(trial.features_TC) - robust.push(trial.features_TC)))
+        plain.end_utterance()
+        robust.end_utterance()
+        if plain.statistics and robust.statistics:
+            ratios.append(robust.statistics[1] / np.maximum(plain.statistics[1], 1e-9))
+    change_TC = np.concatenate(changes)
+    return {
+        "n": change_TC.size,
+        "mean": float(change_TC.mean(dtype=np.float64)),
+        "share_above_0.1": float((change_TC > 0.1).mean()),
+        "deviation_ratio_1st_percentile": float(np.percentile(ratios, 1)),
+    }
+
+
 def main() -> None:
     parser = study_arguments(__doc__)
     parser.add_argument("--out", type=Path, default=Path("build/artefacts"))
@@ -212,7 +240,10 @@ def main() -> None:
         for name, found in figures.items()
     ]
     print(markdown_table(["artefact", "WER, plain", "WER, robust"], rows))
-    write_result(arguments.json, {"n_after": N_AFTER, "conditions": figures})
+    clean = change_without_artefacts(arguments.out)
+    print("without artefacts:", clean)
+    result = {"n_after": N_AFTER, "conditions": figures, "without_artefacts": clean}
+    write_result(arguments.json, result)
 
 
 if __name__ == "__main__":
