@@ -75,6 +75,17 @@ def test_a_warm_start_is_never_taken_from_spoilt_statistics():
     assert (normaliser.statistics[1] < 2.5).all()
 
 
+def test_a_given_warm_start_that_is_spoilt_is_dropped_once_the_block_is_known():
+    normaliser = RollingZScore(N)
+    normaliser.start_block(np.full(N, 500.0), np.full(N, 1e5))
+    recorded = utterances(3)
+    after(recorded, normaliser)
+    mean_C, std_C = moments_of(recorded)
+    np.testing.assert_allclose(normaliser.statistics[0], mean_C, rtol=1e-9)
+    np.testing.assert_allclose(normaliser.statistics[1], std_C, rtol=1e-9)
+    assert normaliser.n_changes == 1
+
+
 def test_a_new_level_of_one_feature_is_followed_within_the_window():
     recorded = utterances(10)
     changed = utterances(23, seed=1)

@@ -31,6 +31,8 @@ LIMIT = 10.0
 """Largest absolute value of a rolling z-score."""
 RECURS = 3
 """Utterances with far values of a feature, or of most bins, after which these are no outliers."""
+SPOILT = 10.0
+"""Times that most deviations of a warm start exceed those of the block, if it is spoilt."""
 BLOCK_BINS = 64
 """Number of bins whose moments are taken together, in whatever chunks they arrive."""
 SMALLEST_STD = 1e-6
@@ -249,6 +251,7 @@ class RollingZScore:
             else:
                 self._cold.clear()
         self._begin_anew_if_changed()
+        self._drop_spoilt_start()
         self._before = sum(self._utterances, self._warm)
         self._begin()
 
@@ -341,6 +344,18 @@ class RollingZScore:
         self._usual.clear()
         self._warm = self._nothing
         self.n_changes += 1
+
+    def _drop_spoilt_start(self) -> None:
+        """Drop a warm start whose deviations are far too large: given ones may be spoilt."""
+        if not self._warm.n:
+            return
+        own = sum(self._utterances, self._nothing)
+        if own.n < LEAST_BINS:
+            return
+        small_C = SPOILT * own.std_C < self._warm.std_C
+        if small_C.mean() > 0.5:
+            self._warm = self._nothing
+            self.n_changes += 1
 
     def _normalised(self, x_TC: np.ndarray) -> np.ndarray:
         known = self._known
