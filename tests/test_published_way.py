@@ -57,7 +57,7 @@ ARPABET = (
 )
 PUBLISHED = {
     "normal forms": "000659938d1fb26e",
-    "labels": "022e12643ff18642",
+    "labels": "1be08e96e9886a26",
     "data_train.hdf5": "41b877fda6414000",
     "data_test.hdf5": "086a3afeabddd000",
     "index.json": "c9b18bf7d545e5f4",

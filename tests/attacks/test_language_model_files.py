@@ -138,7 +138,7 @@ LEXICONS = [
     Attack("a lexicon of zeros", write("lexicon.txt", bytes(1000)), "lexicon.txt, line 1"),
     Attack(
         "a lexicon of other bytes",
-        write("lexicon.txt", b"\xff\xfe" * 99),
+        write("lexicon.txt", b"\xff\xfd" * 99),
         "lexicon.txt: cannot read",
     ),
     Attack("a pipe as a lexicon", pipe("lexicon.txt"), "lexicon.txt: .*not a regular file"),

@@ -395,12 +395,12 @@ ATTACKS = [
     Attack(
         "a text of half a character",
         with_text(b"i see \xed\xa0\x80 you\n"),
-        "not UTF-8 text; save it as UTF-8",
+        "neither UTF-8 nor UTF-16 text; save it as UTF-8",
     ),
     Attack(
         "a text that is none",
         with_text(bytes(range(256)) * 1000),
-        "not UTF-8 text; save it as UTF-8",
+        "neither UTF-8 nor UTF-16 text; save it as UTF-8",
     ),
     Attack("a text with escapes", with_text((f"i see {OBEYED} you\n" * 1000).encode()), None),
     Attack(

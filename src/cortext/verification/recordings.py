@@ -97,7 +97,8 @@ def check_files(parts: Parts, published: Published) -> Outcome:
     if parts.recordings is None:
         return Outcome([*checks, not_checked("Sessions", "no session files were found")])
     found = {
-        session.name: session.files for session in open_session_files(parts.recordings).sessions
+        session.name: {split for split, path in session.files.items() if path.exists()}
+        for session in open_session_files(parts.recordings).sessions
     }
     expected = published.sessions
     checks.append(same_sessions("Sessions", found, expected))

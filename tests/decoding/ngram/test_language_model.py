@@ -177,7 +177,7 @@ def test_texts_that_cannot_be_read_are_named(tmp_path):
     with pytest.raises(LanguageModelError, match=r"absent.txt: cannot read the text: No such file"):
         LanguageModel.build([tmp_path / "absent.txt"], 2, tmp_path / "lm")
     (tmp_path / "latin.txt").write_bytes("café".encode("latin-1"))
-    with pytest.raises(LanguageModelError, match=r"latin.txt: not UTF-8 text"):
+    with pytest.raises(LanguageModelError, match=r"latin.txt: neither UTF-8 nor UTF-16 text"):
         LanguageModel.build([tmp_path / "latin.txt"], 2, tmp_path / "lm")
     (tmp_path / "one.txt").write_text("the cat")
     with pytest.raises(LanguageModelError, match="is the name of a file; give it as a Path"):
