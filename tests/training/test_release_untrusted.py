@@ -286,6 +286,47 @@ def test_a_tensor_is_made_of_its_part_of_the_file(tmp_path):
     assert read_torch_file(tmp_path / "file").tolist() == [1.5, -2]
 
 
+def test_tensors_may_share_their_numbers(tmp_path):
+    # Tied weights, views and other strides: torch.load is the oracle.
+    weights = torch.arange(1000.0)
+    content = {
+        "embedding": weights,
+        "head": weights,
+        "view": weights.view(10, 100).t(),
+        "part": weights[3:50:2],
+        "empty": torch.zeros(3, 0),
+        "number": torch.tensor(5),
+        "flags": torch.tensor([True, False]),
+        "half": torch.tensor([1.5], dtype=torch.bfloat16),
+    }
+    for protocol in (2, 3, 4, 5):
+        torch.save(content, tmp_path / "file", pickle_protocol=protocol)
+        expected = torch.load(tmp_path / "file", weights_only=True)
+        found = read_torch_file(tmp_path / "file")
+        assert list(found) == list(expected)
+        for name, tensor in expected.items():
+            assert found[name].dtype == tensor.dtype
+            assert found[name].tolist() == tensor.tolist()
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        TENSOR + arguments() + b"Rq\x010" + TENSOR + arguments(more=b"h\x01") + b"R",
+        b"cnumpy.core.multiarray\n_reconstruct\n)R(K\x01K\x01\x85cnumpy\ndtype\nU\x02u1\x85R"
+        + TENSOR
+        + arguments()
+        + b"RC\x01xtb",
+    ],
+    ids=["as metadata", "as a flag"],
+)
+def test_a_tensor_in_the_place_of_a_truth_value_is_refused(tmp_path, program):
+    archive(tmp_path / "file", program)
+    with pytest.raises(RunError) as error:
+        read_torch_file(tmp_path / "file")
+    assert "\n" not in str(error.value)
+
+
 def test_many_tensors_of_the_same_numbers_are_refused(tmp_path, monkeypatch):
     # Each takes far more memory than the five bytes that ask for it.
     monkeypatch.setattr(untrusted, "_MOST_TENSORS", 10)

@@ -26,6 +26,8 @@ FIX = "give a checkpoint that the release's trainer wrote"
 _MOST_OBJECTS = 1_000_000
 _MOST_TENSORS = 100_000
 _MOST_AXES = 16
+_MOST_SHARING = 4
+"""Times that tensors may take the file's length: tied weights and views share their numbers."""
 _LARGEST_PICKLE = 64 << 20
 _LARGEST_DIRECTORY = 4 << 20
 """Longest list of an archive's entries: zipfile keeps half a kilobyte for 50 bytes of it."""
@@ -143,7 +145,8 @@ class _Archive:
         numbers = (offset, *size, *stride)
         if len(size) != len(stride) or len(size) > _MOST_AXES:
             raise RefusedError("it makes a tensor without a shape")
-        if not all(type(n) is int and n >= 0 for n in numbers) or any(rest[2:]):
+        is_plain = all(each is None or (type(each) is dict and not each) for each in rest[2:])
+        if not all(type(n) is int and n >= 0 for n in numbers) or not is_plain:
             raise RefusedError("it makes a tensor that is no plain array")
         last = offset + sum((n - 1) * step for n, step in zip(size, stride, strict=True))
         # A tensor may repeat one number any number of times: it is then larger than its storage.
@@ -210,7 +213,7 @@ def _check_content(content: Any, path: Path) -> None:
     left = [(content, 0)]
     n_objects = 0
     n_bytes = 0
-    length = path.stat().st_size
+    most_bytes = _MOST_SHARING * path.stat().st_size
     while left:
         item, level = left.pop()
         n_objects += 1
@@ -227,6 +230,6 @@ def _check_content(content: Any, path: Path) -> None:
             )
         left += [(each, level + 1) for each in inner]
         # Containers may hold each other many times, and tensors may share their numbers.
-        if n_objects + len(left) > _MOST_OBJECTS or n_bytes > length or level > MOST_LEVELS:
+        if n_objects + len(left) > _MOST_OBJECTS or n_bytes > most_bytes or level > MOST_LEVELS:
             what = f"claims to hold far more than its length, or has more than {MOST_LEVELS} levels"
             raise RunError(what, where=path, fix=FIX)

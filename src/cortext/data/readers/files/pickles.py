@@ -262,7 +262,7 @@ class _Machine:
         elif type(top) is _Empty and type(state) is tuple:
             self._count_work(state)
             _, shape, dtype, is_fortran, content = state
-            array = _array(content, dtype, shape, "F" if is_fortran else "C")
+            array = _array(content, dtype, shape, "F" if is_fortran is True else "C")
             self.stack[-1] = array
             if top.key is not None:
                 self.memo[top.key] = array
