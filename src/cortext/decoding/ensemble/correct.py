@@ -207,6 +207,7 @@ class LargeCorrector:
 
     def context(self, prompt: str) -> str:
         """Return the prompt in the model's chat template, if any, and the answer's beginning."""
+        from cortext.decoding.llm.chat_template import render
         from cortext.decoding.llm.scoring import explained_pass
 
         tokenizer = self.lm.tokenizer
@@ -214,7 +215,11 @@ class LargeCorrector:
             return f"{prompt}\n{ANSWER}"
         asked = [{"role": "user", "content": prompt}]
         with explained_pass(self.lm):
-            text: str = tokenizer.apply_chat_template(
-                asked, tokenize=False, add_generation_prompt=True, enable_thinking=False
+            text = render(
+                tokenizer.chat_template,
+                asked,
+                tokenizer,
+                add_generation_prompt=True,
+                enable_thinking=False,
             )
         return text.removeprefix(tokenizer.bos_token or "") + ANSWER

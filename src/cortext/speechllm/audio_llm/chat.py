@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from cortext.decoding.llm.chat_template import render
 from cortext.decoding.llm.explain import explained
-from cortext.decoding.llm.loading import quiet
 from cortext.errors import LanguageModelError
-from cortext.extras import need
 
 
 class Chat:
@@ -97,20 +96,20 @@ class Chat:
         return list(dict.fromkeys(found))
 
     def _render(self, conversation: list[dict[str, Any]], asks: bool) -> str:
-        with (
-            quiet(need("transformers", "speechllm")),
-            explained(self.name, "its chat template cannot be used"),
-        ):
+        with explained(self.name, "its chat template cannot be used"):
             if not self.processor.chat_template:
                 fix = "give a model that was trained on chats, such as an -Instruct"
                 raise LanguageModelError("has no chat template", where=self.name, fix=fix)
-            text: str = self.processor.apply_chat_template(
-                conversation, add_generation_prompt=asks, tokenize=False
+            return render(
+                self.processor.chat_template,
+                conversation,
+                self.tokenizer,
+                add_generation_prompt=asks,
             )
-            return text
 
     def _encode(self, text: str) -> list[int]:
-        found: list[int] = self.tokenizer.encode(text, add_special_tokens=False) if text else []
+        with explained(self.name, "its tokenizer failed"):
+            found: list[int] = self.tokenizer.encode(text, add_special_tokens=False) if text else []
         return found
 
 
