@@ -10,13 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import transformers
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
 from cortext.decoding.llm.adapter_bounds import check_adapter
-from cortext.decoding.llm.loading import check_config
+from cortext.decoding.llm.loading import check_config, check_made, read_tokenizer
 from cortext.decoding.llm.model import CausalLM
 from cortext.decoding.llm.patterns import cost
 from cortext.decoding.llm.tokenizer_bounds import MOST_GROWTH, check_tokenizer
+from cortext.decoding.llm.weight_files import check_weight_files
 from cortext.errors import LanguageModelError
 
 TOKENIZERS = {
@@ -187,6 +189,7 @@ TOO_MUCH = {
     ),
     "a text of 10^12 tokens": ({"padding": {"strategy": {"Fixed": 10**12}}}, "pads every text"),
     "a multiple of 10^12": ({"padding": {"pad_to_multiple_of": 10**12}}, "pads every text"),
+    "words divided at random": ({"model": {"dropout": 0.1}}, "at random"),
     "words of any length": ({"model": {"max_input_chars_per_word": 10**9}}, "divides words"),
     "a long mark": ({"model": {"continuing_subword_prefix": "#" * 10**6}}, "more than 100"),
 }
@@ -270,6 +273,71 @@ def test_a_model_with_a_tokenizer_without_bound_is_not_loaded(copied: Path) -> N
     # A file for newer versions of transformers counts, too.
     (copied / "tokenizer.4.0.0.json").write_text(json.dumps(content))
     with pytest.raises(LanguageModelError, match=r"tokenizer.4.0.0.json: its normalizer lets"):
+        CausalLM.check(copied)
+
+
+def test_a_tokenizer_of_other_files_has_the_same_bounds(copied: Path) -> None:
+    # transformers makes a tokenizer of these two files, with rules of its own.
+    expected = Tokenizer.from_file(str(copied / "tokenizer.json")).encode("how are you").tokens
+    content = json.loads((copied / "tokenizer.json").read_text())["model"]
+    (copied / "vocab.json").write_text(json.dumps(content["vocab"]))
+    (copied / "merges.txt").write_text("\n".join(map(" ".join, content["merges"])))
+    (copied / "tokenizer.json").unlink()
+    settings = copied / "tokenizer_config.json"
+    settings.write_text(
+        json.dumps(json.loads(settings.read_text()) | {"tokenizer_class": "GPT2Tokenizer"})
+    )
+    tokenizer = read_tokenizer(transformers, str(copied))
+    assert tokenizer.tokenize("how are you") == expected
+    tokenizer.backend_tokenizer.normalizer = normalizers.Sequence(
+        [normalizers.Replace(a, b * 1000) for a, b in ("ob", "bc", "cd", "de")]
+    )
+    with pytest.raises(LanguageModelError, match="its tokenizer: its normalizer lets a text grow"):
+        check_made(tokenizer, "model")
+
+
+INDEX = "model.safetensors.index.json"
+INDEX_FAULTS: dict[str, Any] = {
+    "a pickle": ({"weight_map": {"a": "pytorch_model.bin"}}, "pytorch_model.bin', which is no"),
+    "another folder": ({"weight_map": {"a": "../a.safetensors"}}, "'../a.safetensors', which"),
+    "a number": ({"weight_map": {"a": 5}}, "the file 5, which is no .safetensors"),
+    "no files": ({}, "it has no weight_map"),
+    "a list": ([], "it is a list"),
+    "many files": (
+        {"weight_map": {str(n): f"{n}.safetensors" for n in range(10_001)}},
+        "more than 10,000 files",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", INDEX_FAULTS)
+def test_an_index_names_safetensors_of_its_folder(tmp_path: Path, name: str) -> None:
+    # transformers gives other files to torch's unpickler, which 400 bytes make take 4 GB.
+    content, says = INDEX_FAULTS[name]
+    (tmp_path / INDEX).write_text(json.dumps({"weight_map": {"a": "model-1.safetensors"}}))
+    check_weight_files(transformers, str(tmp_path), {})
+    (tmp_path / INDEX).write_text(json.dumps(content))
+    with pytest.raises(LanguageModelError, match=says) as caught:
+        check_weight_files(transformers, str(tmp_path), {})
+    assert "\n" not in str(caught.value)
+
+
+def test_no_other_file_of_weights_is_read(copied: Path) -> None:
+    with pytest.raises(LanguageModelError, match="names other files of weights"):
+        check_weight_files(transformers, str(copied), {"transformers_weights": "a.safetensors"})
+    with pytest.raises(LanguageModelError, match="is a file; a directory is needed"):
+        CausalLM.check(copied / "model.safetensors")
+    (copied / "model.safetensors").rename(copied / "model.gguf")
+    with pytest.raises(LanguageModelError, match=r"GGUF.*give the model as safetensors"):
+        CausalLM.check(copied)
+
+
+def test_an_adapter_beside_a_model_is_checked(copied: Path) -> None:
+    # transformers adds it to the model by itself.
+    (copied / "adapter_model.safetensors").write_bytes(b"")
+    adapter = ADAPTER | {"target_modules": "(a+)+!"}
+    (copied / "adapter_config.json").write_text(json.dumps(adapter))
+    with pytest.raises(LanguageModelError, match="target_modules has a regular expression"):
         CausalLM.check(copied)
 
 

@@ -12,7 +12,8 @@ from cortext.files import read_json
 
 MOST_RANK = 8192
 """Highest rank of an adapter: memory is taken for it before the weights are read."""
-_FILES = ("adapter_config.json", "adapter_model.safetensors")
+FILES = ("adapter_config.json", "adapter_model.safetensors")
+"""Settings and weights of an adapter."""
 _REFUSED = {
     "megatron_config": "names a module of Python to import",
     "layer_replication": "copies layers of the model",
@@ -25,12 +26,12 @@ def check_adapter(folder: Path) -> None:
 
     peft takes names of modules as regular expressions, which may never end.
     """
-    for file in _FILES:
+    for file in FILES:
         if not (folder / file).is_file():
             raise LanguageModelError(
                 f"has no {file}: it is no LoRA adapter", where=folder, fix="give another --llm-lora"
             )
-    path = folder / _FILES[0]
+    path = folder / FILES[0]
     fix = "give another adapter, or one whose target_modules are a list of names"
     try:
         config = read_json(path)

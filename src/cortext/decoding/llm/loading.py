@@ -19,6 +19,7 @@ import torch
 from cortext.arguments import check_text
 from cortext.decoding.llm.explain import explained
 from cortext.decoding.llm.tokenizer_bounds import check_tokenizer
+from cortext.decoding.llm.weight_files import check_directory, check_weight_files, file_of
 from cortext.errors import LanguageModelError
 from cortext.extras import need
 from cortext.files import read_json
@@ -63,13 +64,12 @@ def read_config(transformers: Any, name: str) -> Any:
         LanguageModelError: Where there is no such model, or it asks for too much (`check_config`).
     """
     with quiet(transformers), explained(name):
-        if Path(name).is_dir() and not (Path(name) / "config.json").is_file():
-            fix = "give a directory that transformers saved a model in"
-            raise LanguageModelError("has no config.json: it holds no model", where=name, fix=fix)
+        check_directory(name)
         if Path(name).is_dir():
             check_config(read_json(Path(name) / "config.json"), name)
         config = transformers.AutoConfig.from_pretrained(name, trust_remote_code=False)
         check_config(config.to_dict(), name)
+        check_weight_files(transformers, name, config.to_dict())
     return config
 
 
@@ -102,12 +102,30 @@ def check_config(written: Any, name: str) -> None:
 def read_tokenizer(transformers: Any, name: str) -> Any:
     """Read the tokenizer of a model; LanguageModelError where it cannot be loaded."""
     with quiet(transformers), explained(name, "its tokenizer cannot be loaded"):
-        check_tokenizer_files(transformers, name)
-        return transformers.AutoTokenizer.from_pretrained(name, trust_remote_code=False)
+        has_file = check_tokenizer_files(transformers, name)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(name, trust_remote_code=False)
+        if not has_file:
+            check_made(tokenizer, name)
+        return tokenizer
 
 
-def check_tokenizer_files(transformers: Any, name: str) -> None:
-    """Raise LanguageModelError for a `tokenizer.json` whose work on a text has no bound.
+def check_made(tokenizer: Any, name: str) -> None:
+    """Raise LanguageModelError for a tokenizer whose work on a text has no bound.
+
+    transformers makes it of other files than a `tokenizer.json`, such as those of SentencePiece.
+    """
+    made = getattr(tokenizer, "backend_tokenizer", None)
+    if made is None:  # it is written in Python, without rules of the files
+        return
+    try:
+        check_tokenizer(json.loads(made.to_str()))
+    except ValueError as error:
+        fix = "give a model with a tokenizer.json"
+        raise LanguageModelError(f"its tokenizer: {error}", where=name, fix=fix) from None
+
+
+def check_tokenizer_files(transformers: Any, name: str) -> bool:
+    """Return whether there is a `tokenizer.json`; LanguageModelError if its work has no bound.
 
     Args:
         transformers: The library.
@@ -117,14 +135,8 @@ def check_tokenizer_files(transformers: Any, name: str) -> None:
         # A file for newer versions of transformers has its version in the name.
         files = sorted(Path(name).glob("tokenizer*.json"))
     else:
-        found = transformers.utils.cached_file(
-            name,
-            "tokenizer.json",
-            _raise_exceptions_for_gated_repo=False,
-            _raise_exceptions_for_missing_entries=False,
-            _raise_exceptions_for_connection_errors=False,
-        )
-        files = [] if found is None else [Path(found)]
+        found = file_of(transformers, name, "tokenizer.json")
+        files = [] if found is None else [found]
     for file in files:
         if file.name == "tokenizer_config.json" or not file.is_file():
             continue
@@ -133,6 +145,7 @@ def check_tokenizer_files(transformers: Any, name: str) -> None:
         except ValueError as error:
             fix = "give a model with the tokenizer that it was trained with"
             raise LanguageModelError(str(error), where=file, fix=fix) from None
+    return any(file.name == "tokenizer.json" for file in files)
 
 
 def check_complete(facts: dict[str, Any], name: str, kind: str) -> None:

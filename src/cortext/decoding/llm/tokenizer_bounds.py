@@ -139,6 +139,8 @@ def _check_model(model: Any) -> None:
     word = model.get("max_input_chars_per_word", 0)
     if isinstance(word, int) and word > MOST_WORD:
         raise ValueError(f"its model divides words of {word:,} characters; at most {MOST_WORD:,}")
+    if model.get("dropout"):
+        raise ValueError("its model divides words at random (dropout): each score would be another")
     for name in ("continuing_subword_prefix", "end_of_word_suffix", "unk_token"):
         if len(str(model.get(name) or "")) > _MOST_MARK:
             raise ValueError(f"its {name} has more than {_MOST_MARK} characters")

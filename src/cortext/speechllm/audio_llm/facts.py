@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from cortext.decoding.llm.explain import explained
 from cortext.decoding.llm.loading import check_config, quiet, read_config
+from cortext.decoding.llm.weight_files import check_directory, check_weight_files
 from cortext.errors import LanguageModelError
 
 KIND = "audio LLM"
@@ -48,13 +48,12 @@ def read_audio_config(transformers: Any, name: str) -> Any:
     Raises LanguageModelError where there is none, or it is of another kind.
     """
     with quiet(transformers), explained(name, "its configuration cannot be read"):
-        if Path(name).is_dir() and not (Path(name) / "config.json").is_file():
-            fix = "give a directory that transformers saved a model in"
-            raise LanguageModelError("has no config.json: it holds no model", where=name, fix=fix)
+        check_directory(name)
         written, _ = transformers.PreTrainedConfig.get_config_dict(name)
         if written.get("model_type") != AERO:
             return read_config(transformers, name)
         check_config(written, name)
+        check_weight_files(transformers, name, written)
         tower = written["audio_config"]
         if tower.get("model_type") != "qwen2_audio_encoder":
             raise LanguageModelError(

@@ -10,9 +10,11 @@ import torch
 
 from cortext.decoding.llm.explain import explained
 from cortext.decoding.llm.loading import (
+    check_made,
     check_tokenizer_files,
     free_gpu_bytes,
     quiet,
+    read_tokenizer,
     revision_of,
 )
 from cortext.errors import LanguageModelError
@@ -157,12 +159,12 @@ def read_processor(transformers: Any, config: Any, name: str) -> Any:
         LanguageModelError: Where it cannot be loaded.
     """
     with quiet(transformers), explained(name, "its processor cannot be loaded"):
-        check_tokenizer_files(transformers, name)
+        has_file = check_tokenizer_files(transformers, name)
         if getattr(config, "written_as", None) == AERO:
             extractor = transformers.AutoFeatureExtractor.from_pretrained(
                 name, trust_remote_code=False
             )
-            tokenizer = transformers.AutoTokenizer.from_pretrained(name, trust_remote_code=False)
+            tokenizer = read_tokenizer(transformers, name)
             written, _ = transformers.Qwen2AudioProcessor.get_processor_dict(name)
             template = written.get("chat_template") or tokenizer.chat_template or _AERO_CHAT
             return transformers.Qwen2AudioProcessor(extractor, tokenizer, chat_template=template)
@@ -170,6 +172,8 @@ def read_processor(transformers: Any, config: Any, name: str) -> Any:
         if not hasattr(getattr(processor, "feature_extractor", None), "n_samples"):
             fix = "save the processor (feature extractor and tokenizer) beside the model"
             raise LanguageModelError("has no feature extractor for waves", where=name, fix=fix)
+        if not has_file:
+            check_made(processor.tokenizer, name)
         return processor
 
 
