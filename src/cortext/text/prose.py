@@ -129,6 +129,12 @@ _DIGIT = re.compile(r"[0-9]")
 _READ_SIGNS = "$£€¥+=@&%#°−⁄<>|~"
 _BETWEEN_NUMBERS = re.compile(r"\d\s*([*^~|\\<>])\s*\d")
 """Marks that are left out elsewhere, and that are spoken between two numbers."""
+_SIGN_BEHIND = re.compile(r"(?<![\d.,$£¥])(\d[\d.,]*)\s?([$£¥])(?!\d)")
+"""A currency behind its number, which English writes before it."""
+_TWO_READINGS = re.compile(r"(?<![\d.,])\d+,\d{1,2}(?![\d,])")
+"""A decimal number of other languages, or two numbers."""
+MOST_TYPED = 2000
+"""Most characters of a text that a person typed: 250 words."""
 _CODE = re.compile(r"[{}\[\]<>|\\_=;~^*]")
 
 
@@ -204,13 +210,9 @@ def typed(text: str) -> str:
     Raises:
         TextError: A part cannot be read as English.
     """
-    address = _ADDRESS.search(text)
-    if address is not None:
-        fix = "write it as it was spoken"
-        raise TextError(f"{shown(repr(address[0]), 60)} is an address", fix=fix)
-    if sign := spoken_sign(text, _READ_SIGNS):
-        raise TextError(f"English does not read the sign {sign}", fix="write it as a word")
-    ascii_text = _to_ascii("".join([_digit(character) for character in text]))
+    _check_readable(text)
+    text = _SIGN_BEHIND.sub(r"\2\1", "".join([_digit(character) for character in text]))
+    ascii_text = _to_ascii(text)
     found = []
     for piece in pieces(_expand(" ".join(ascii_text.split()))):
         for raw in _segments(piece):
@@ -222,6 +224,21 @@ def typed(text: str) -> str:
     return " ".join(found)
 
 
+def _check_readable(text: str) -> None:
+    """Raise TextError for a typed text with a part that English does not read, or in two ways."""
+    if len(text) > MOST_TYPED:
+        raise TextError(f"it has {len(text):,} characters; at most {MOST_TYPED:,} are read")
+    if (address := _ADDRESS.search(text)) is not None:
+        fix = "write it as it was spoken"
+        raise TextError(f"{shown(repr(address[0]), 60)} is an address", fix=fix)
+    if (number := _TWO_READINGS.search(text)) is not None:
+        point = number[0].replace(",", ".")
+        fix = f"write {point} for one number, or a blank behind the comma for two"
+        raise TextError(f"{shown(repr(number[0]), 60)} can be read in two ways", fix=fix)
+    if sign := spoken_sign(text, _READ_SIGNS):
+        raise TextError(f"English does not read the sign {sign}", fix="write it as a word")
+
+
 def spoken_sign(text: str, known: str = "") -> str:
     """Return the first sign of a text that people speak and that no rule reads; empty for none.
 
@@ -230,11 +247,14 @@ def spoken_sign(text: str, known: str = "") -> str:
         known: Signs that are read, or that are letters.
     """
     for character in text:
-        is_sign = unicodedata.category(character) in ("Sc", "Sm") or character in "%‰&@#§°"
-        if is_sign and character not in known:
+        kind = unicodedata.category(character)
+        is_sign = kind in ("Sc", "Sm") or character in "%‰&@#§°"
+        # A power or an index would become a digit of the number before it.
+        is_small = kind == "No" and unicodedata.decomposition(character).startswith("<su")
+        if (is_sign and character not in known) or is_small:
             return character
     between = _BETWEEN_NUMBERS.search(text)
-    return between[1] if between and between[1] not in known else ""
+    return between[1] if between else ""
 
 
 def _digit(character: str) -> str:

@@ -27,7 +27,7 @@ MOST_CHARACTERS = 100_000
 class Generation(Extension):
     """The tag `generation` around answers, which training uses; it changes nothing here."""
 
-    tags = frozenset({"generation"})
+    tags = {"generation"}  # noqa: RUF012 # as the base class has it
 
     def parse(self, parser: Parser) -> list[nodes.Node]:
         """Return the content of the tag."""
