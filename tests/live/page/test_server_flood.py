@@ -9,8 +9,17 @@ from serving import HTTP, TOKEN, make_session, serving
 from websockets.exceptions import WebSocketException
 
 from cortext.live.page.access import shares as shares_module
-from cortext.live.page.access.shares import MOST_ADDRESSES, OF_ADDRESS, OF_ALL, Shares
+from cortext.live.page.access.shares import (
+    BYTES,
+    MOST_ADDRESSES,
+    OF_ADDRESS,
+    OF_ALL,
+    PAGE,
+    REQUEST,
+    Shares,
+)
 from cortext.live.page.access.tokens import Holder
+from cortext.live.page.server import WEB
 
 FLOOD_S = 0.8
 MOST_TRIES = 4000
@@ -45,6 +54,21 @@ def test_an_address_has_its_share_and_takes_nothing_from_another():
     clock.now_s += 2
     assert sum(shares.allows(1, 1.0) for _ in range(5000)) == 2 * per_s
     assert shares.allows(2, 1.0)
+
+
+def test_a_family_of_five_behind_one_address_may_open_the_page_at_once_and_again():
+    """Every file of the page, each with a connection of its own, and a page that watches."""
+    clock = Clock()
+    shares = Shares(clock)
+    sizes = [file.stat().st_size for file in WEB.rglob("*") if file.is_file()]
+    for _ in range(2):  # all of them open it again after ten seconds
+        for _ in range(5):
+            for size in sizes:
+                assert shares.accepts(1)
+                assert shares.allows(1, REQUEST)
+                shares.use(1, size * BYTES)
+            assert shares.allows(1, PAGE)
+        clock.now_s += 10
 
 
 def test_all_addresses_together_have_a_share_and_known_ones_come_in_beyond_it():
