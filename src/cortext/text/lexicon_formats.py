@@ -33,7 +33,15 @@ _ENCLOSED = re.compile(r"<.*>|\[.*\]|\{.*\}|\+\+?.+\+\+?")
 _SILENCES = frozenset("SIL SP SPN NSN LAU GBG NOISE SILENCE UNK OOV LAUGHTER".split())
 _WORD_ENDS = frozenset(("sil", "sp", "SP", "<space>", "</w>", "<eow>"))
 _SURE_WORD_ENDS = frozenset("|_▁")
+_UNPARTED = re.compile(r"/\S+/|\w+(?:[-.]\w+)+")
+_COMMENTS = ("#", ";", "//")
+_DIVIDERS = frozenset((".", "-", "*", "=", ":", "|", "·"))
+"""Marks between the word and its phones, and between syllables; no notation has such a phone."""
+_HEADINGS = frozenset("word words phones phonemes pronunciation pronunciations symbols".split())
+_BRACKETS = ("//", "{}", "[]", "()", '""')
 _NAMED = 6
+_FOREIGN = 0.2
+"""Share of foreign symbols, such as AX and DX, up to which a lexicon is one of ARPABET."""
 
 
 @dataclass
@@ -98,9 +106,11 @@ def read_listing(
     reading.part(lines)
     if reading.entries:
         reading.check_layout()
+        reading.leave_out_outputs()
         reading.take_numbers()
         reading.leave_out_silences()
         reading.strip_word_ends()
+        reading.leave_out_dividers()
         reading.strip_positions()
         reading.strip_stress()
         if language is not None:
@@ -154,7 +164,7 @@ class _Reading:
             after_tab = line.strip().partition("\t")[2].split() == symbols
             self.has_tabs |= after_tab
             entry = Entry(number, typed(word), symbols, after_tab)
-            if "#" in line and (comment := self._comment(symbols)):
+            if any(mark in line for mark in _COMMENTS) and (comment := self._comment(symbols)):
                 comments.append((entry, comment))
             if word[-1] == ")" and (variant := _VARIANT.fullmatch(entry.word)):
                 entry.word = variant[1]
@@ -165,6 +175,9 @@ class _Reading:
             if symbols_before.issuperset(comment):
                 fix = "call the phone otherwise, or remove the comments"
                 raise self.error("'#' may be a phone, or begin a comment", entry, fix)
+        if len(self.entries) > 1 and _is_heading(self.entries[0]):
+            del self.entries[0]
+            self.say("heading left out")
         if is_cmu or comments:
             self.say("comments left out" if comments else None, "a CMU dictionary")
 
@@ -172,11 +185,14 @@ class _Reading:
         """Cut a comment and disambiguation symbols (`#1`) off; return the words of the comment."""
         while symbols and _DISAMBIGUATION.fullmatch(symbols[-1]) and symbols[-1] not in self.known:
             symbols.pop()
-        starts = (i for i, s in enumerate(symbols) if s[0] == "#" and s not in self.known)
+        starts = (
+            i for i, s in enumerate(symbols) if s.startswith(_COMMENTS) and s not in self.known
+        )
         start = next(starts, len(symbols))
         comment = symbols[start:]
         del symbols[start:]
-        return [comment[0][1:], *comment[1:]] if comment and comment[0] != "#" else comment[1:]
+        first = comment[0].lstrip("#;/") if comment else ""
+        return [first, *comment[1:]] if first else comment[1:]
 
     def check_layout(self) -> None:
         """Refuse a file that has other lines than words and symbols, parted by blanks or tabs."""
@@ -187,8 +203,10 @@ class _Reading:
         if all("," in entry.word[1:] for entry in self.entries):
             raise self.error("commas stand between the word and its phones", first, fix)
         said = [" ".join(entry.symbols) for entry in self.entries]
-        if all(len(text) > 2 and text[0] == text[-1] == "/" for text in said):
+        if all(_UNPARTED.fullmatch(text) for text in said):
             raise self.error("the pronunciations are not parted into phones", first, fix)
+        if all(len(text) > 2 and text[0] + text[-1] in _BRACKETS for text in said):
+            raise self.error("brackets or slashes enclose the pronunciations", first, fix)
         for entry in self.entries:
             for symbol in entry.symbols:
                 if (symbol[:2] == "##" or symbol[-2:] == "@@") and symbol not in self.known:
@@ -200,6 +218,26 @@ class _Reading:
             entry,
             "give a lexicon of phonemes or characters",
         )
+
+    def leave_out_outputs(self) -> None:
+        """Leave out the words that HTK and Julius print, in brackets before the phones."""
+        outputs = [e.symbols[0] if e.symbols else "" for e in self.entries]
+        if not self.known.intersection(outputs) and all(
+            each[:1] == "[" and each[-1] == "]" for each in outputs
+        ):
+            for entry in self.entries:
+                del entry.symbols[0]
+            self.say("[words] before the phones left out", "an HTK dictionary")
+
+    def leave_out_dividers(self) -> None:
+        """Leave out marks between syllables, or after the word, that its spelling does not have."""
+        marks = (self.symbols() & _DIVIDERS) - self.known
+        used = {mark for e in self.entries for mark in marks.intersection(e.symbols, e.word)}
+        for mark in sorted(marks - used):
+            for entry in self.entries:
+                entry.symbols = [symbol for symbol in entry.symbols if symbol != mark]
+            self._has_equals = True
+            self.say(f"{mark} between phones left out")
 
     def take_numbers(self) -> None:
         """Take one number after the word as its weight, or four as MFA and Kaldi write them."""
@@ -218,7 +256,9 @@ class _Reading:
                     raise self.error(what, entry, "correct the line")
         if n_numbers:
             rest = ", the three numbers after them left out" if n_numbers == 4 else ""
-            self.say(f"numbers after words read as weights{rest}")
+            highest = max(entry.weight for entry, _ in led)
+            scale = f" of up to {highest:,.0f}, where 1 is usual" if highest >= 2 else ""
+            self.say(f"numbers after words read as weights{scale}{rest}")
             if len(led) == len(self.entries):
                 kaldi = f"a Kaldi lexiconp{'_silprob' if n_numbers == 4 else ''}.txt"
                 self.say(None, "an MFA dictionary" if self.has_tabs else kaldi)
@@ -355,8 +395,11 @@ class _Reading:
         symbols = self.symbols()
         written = {symbol: _STRESSED.sub(r"\1", symbol.upper()) for symbol in symbols}
         arpabet = self.spoken.intersection(ARPABET) if self.has_inventory else set(ARPABET)
-        if self.known.issuperset(symbols) or not arpabet.issuperset(written.values()):
+        foreign = set(written.values()) - arpabet
+        if self.known.issuperset(symbols) or len(foreign) > _FOREIGN * len(written):
             return
+        if foreign and not self.has_inventory:
+            return  # else the error names the symbol that ARPABET as cortext has it lacks
         if not any(len(symbol) > 1 for symbol in symbols) or written.keys() == set(
             written.values()
         ):
@@ -401,3 +444,8 @@ def _is_special(entry: Entry) -> bool:
         return True
     phones = entry.symbols
     return len(phones) == 1 and phones[0].upper() in _SILENCES and word.upper() in _SILENCES
+
+
+def _is_heading(entry: Entry) -> bool:
+    """Return whether a line names the columns: `word phones`."""
+    return {entry.word.lower(), *map(str.lower, entry.symbols[-1:])} <= _HEADINGS
