@@ -100,7 +100,10 @@ def new_temporary(path: Path, *, directory: bool = False) -> Temporary:
             where=path,
             fix="give a new directory or file",
         )
-    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except FileExistsError as error:  # a file has the name of the parent
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path)) from error
     with suppress(OSError):
         clear(path.parent, path.name, earlier=False)
     for _ in range(_TRIES):

@@ -245,6 +245,7 @@ def pack(
     Example: cortext pack runs/sim --out runs/packed
     """
     from cortext.data import Limits
+    from cortext.data.label_sentences import label_notes
     from cortext.data.packed import pack as pack_data
 
     limits = Limits(max_bins, max_features)
@@ -260,19 +261,20 @@ def pack(
             limits=limits,
         )
     counts = {name: len(packed.split(name)) for name in packed.splits}
+    notes = [*packed.notes, *label_notes(packed)]
     if as_json:
         print_json(
             {
                 "out": str(out),
                 "trials": counts,
                 "skipped": [str(problem) for problem in packed.bad_trials],
-                "notes": list(packed.notes),
+                "notes": notes,
             }
         )
         return
     print_table("", ["split", "trials"], list(counts.items()))
     print_left_out(packed.bad_trials)
-    print_notes(packed.notes)
+    print_notes(notes)
 
 
 def _numbers(ranges: str | None) -> list[int]:

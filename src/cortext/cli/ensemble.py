@@ -129,6 +129,7 @@ def ensemble(
     ensemble.yaml
     """
     from cortext.decoding.ensemble.results import check_replaceable, write_ensemble
+    from cortext.decoding.ngram import LanguageModel
     from cortext.text.language import read_language
 
     changes: dict[str, Any] = {"method": method, "lattice": lattice, "free": free}
@@ -151,7 +152,10 @@ def ensemble(
     found = _combine(sources, language, options, search, corrector)
     if found is not None and out is not None:
         write_ensemble(found, out)
-    notes = [] if corrector is None else corrector.lm.notes
+    notes = [
+        *([] if search.lm is None else LanguageModel.open(search.lm).notes),
+        *([] if corrector is None else corrector.lm.notes),
+    ]
     if as_json:
         _print_json(found, fitted, out, notes)
     else:

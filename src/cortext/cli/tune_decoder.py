@@ -244,6 +244,7 @@ def decoder(
     from cortext.config import load_config
     from cortext.decoding import DecoderOptions
     from cortext.decoding.log_probs import doubts
+    from cortext.decoding.ngram import LanguageModel
     from cortext.evaluation.cluster import DecoderFiles
     from cortext.evaluation.decoder_options import options_for
     from cortext.tuning import tune_decoder
@@ -266,7 +267,12 @@ def decoder(
 
     files = DecoderFiles(lm.resolve(), start, engine, large and large.resolved())
     part, rest = tuning_parts(*material.sources(source, evaluation, files), search.seed)
-    print_notes(doubts(part.material.log_probs, part.material.inventory))
+    print_notes(
+        [
+            *LanguageModel.open(lm).notes,
+            *doubts(part.material.log_probs, part.material.inventory),
+        ]
+    )
     tuned = tune_decoder(
         part,
         rest,

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -21,6 +22,9 @@ from cortext.text.inventory import PUBLISHED, Inventory
 from cortext.text.metrics import edit_counts
 from cortext.text.pronunciation import to_tokens
 
+if TYPE_CHECKING:
+    from cortext.data.packed_dataset import PackedDataset
+
 WRONG = 0.5
 """Share of differing tokens from which a label is none of its sentence."""
 MANY = 0.15
@@ -29,6 +33,8 @@ _EXPLAINED = 0.1
 """Share of tokens that may still differ under a likely cause."""
 _TRIED = 50
 """Trials on which causes are tried."""
+SAMPLED = 20
+"""Trials of each session of a split that `label_notes` compares."""
 _NAMED = 5
 """Trials that a message names."""
 
@@ -64,13 +70,17 @@ class LabelSentences:
 
     def add(self, trial: Trial, file: object) -> None:
         """Take a trial; those of a file come in the order of the file."""
-        if trial.sentence is None or trial.phoneme_ids is None:
+        self.compare(trial.sentence, trial.phoneme_ids, trial.name, file)
+
+    def compare(self, sentence: str | None, ids_U: Ids | None, name: str, file: object) -> None:
+        """Take the sentence and the label of a trial, as `add` does; None for what it lacks."""
+        if sentence is None or ids_U is None:
             return
-        if trial.sentence not in self._known:
-            self._known[trial.sentence] = self._expected(trial.sentence)
-        expected_U = self._known[trial.sentence]
+        if sentence not in self._known:
+            self._known[sentence] = self._expected(sentence)
+        expected_U = self._known[sentence]
         if expected_U is not None:
-            self._trials.append(_Labelled(str(file), trial.name, trial.phoneme_ids, expected_U))
+            self._trials.append(_Labelled(str(file), name, ids_U, expected_U))
 
     def _expected(self, sentence: str) -> Ids | None:
         inventory = self.conventions.inventory
@@ -129,6 +139,21 @@ class LabelSentences:
             return None
         other = self._trials[i + step]
         return other.expected_U if other.file == self._trials[i].file else None
+
+
+def label_notes(data: PackedDataset) -> list[str]:
+    """Return a line where labels of packed data do not fit their sentences; an empty list else.
+
+    Only the first trials of each session are compared; `cortext inspect` compares all.
+    """
+    labels = LabelSentences(data.conventions)
+    for name in data.splits:
+        split = data.split(name)
+        for day in np.unique(split.day_N):
+            for i in np.flatnonzero(split.day_N == day)[:SAMPLED].tolist():
+                trial = f"{split.session(i)}/block {split.block_N[i]}/trial {split.trial_N[i]}"
+                labels.compare(split.sentence(i), split.labels(i), trial, f"{name} {day}")
+    return [f"{each.message} (cortext inspect compares all)" for each in labels.result()[1]]
 
 
 def _renumbered(trials: Sequence[_Labelled]) -> bool:

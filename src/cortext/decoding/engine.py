@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import threading
 from collections.abc import Callable
@@ -93,7 +94,10 @@ class NativeEngine:
     def from_dir(cls, lm_dir: Path, second_lm: Path | None = None) -> NativeEngine:
         """Return the engine for a language-model directory; `second_lm` rescores lattices.
 
-        Raises LanguageModelError where the two differ in tokens, language or unit.
+        A warning is logged where the second n-gram lacks many words of the first one's lexicon.
+
+        Raises LanguageModelError where the two differ in tokens, language or unit, and where the
+        second n-gram knows none of these words.
         """
         lm = LanguageModel.open(lm_dir)
         if second_lm is None:
@@ -106,6 +110,9 @@ class NativeEngine:
                 where=lm_dir,
                 fix="take two of the same unit",
             )
+        second.require_words(lm.lexicon)
+        for note in second.notes_on(lm.lexicon):
+            logging.getLogger(__name__).warning(note)
         return cls(lm, second.ngram)
 
     def with_lm(self, lm: LanguageModel) -> NativeEngine:

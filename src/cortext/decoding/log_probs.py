@@ -24,7 +24,7 @@ LOGITS = "logits"
 SCORES: Mapping[str, str] = {
     LOGITS: "logits or natural log-probabilities",
     "log-probs": "natural log-probabilities",
-    "probabilities": "probabilities",
+    "probabilities": "probabilities or percentages",
     "negated": "negated log-probabilities",
     "log10-probs": "log-probabilities to the base 10",
     "log2-probs": "log-probabilities to the base 2",
@@ -37,7 +37,7 @@ _ROUNDING = 1e-3
 _ALL = 0.95
 """Share of frames that sum to 1 in scores of a kind: a few may be padding."""
 
-FEWEST_FRAMES = 10
+FEWEST_FRAMES = 3
 """Frames that say of which kind their numbers are: in a single one, logits may sum to 1, too."""
 FEW_FRAMES = 200
 """Frames below which a file's tokens are too few to judge its numbers by."""
@@ -71,7 +71,7 @@ def kind_of(scores_PV: np.ndarray) -> str | None:
         return next((k for k, f in _FACTORS.items() if sum_to_one(np.exp(f * x_PV))), None)
     if x_PV.min() < -_ROUNDING:
         return None
-    if sum_to_one(x_PV):
+    if sum_to_one(x_PV) or sum_to_one(x_PV / 100):  # of percentages log-softmax is the same
         return "probabilities"
     return "negated" if sum_to_one(np.exp(-x_PV)) else None
 

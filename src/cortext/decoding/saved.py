@@ -22,7 +22,15 @@ from cortext.arguments import as_path, check_type
 from cortext.data import hdf5_input
 from cortext.data.checks import LIMITS, FaultError
 from cortext.decoding.decoder import Decoder
-from cortext.decoding.log_probs import LOGITS, as_logits, check_kind, doubts, kind_of, unlike
+from cortext.decoding.log_probs import (
+    FEWEST_FRAMES,
+    LOGITS,
+    as_logits,
+    check_kind,
+    doubts,
+    kind_of,
+    unlike,
+)
 from cortext.decoding.nbest import NBest
 from cortext.decoding.options import is_finite
 from cortext.errors import DecodingError
@@ -32,6 +40,8 @@ from cortext.text.inventory import Inventory, get_inventory
 
 LENGTHS = "lengths"
 """Name of the array with the number of frames of each trial of a batch."""
+
+UNPAD = "where it is padding, save the trial without it"
 
 MOST_BYTES = 2 << 30
 """Most bytes of all arrays of a file: an hour of speech takes 15 MB."""
@@ -363,13 +373,20 @@ def _check_array(trial: SavedTrial, inventory: Inventory, path: Path) -> None:
         )
     if (nan_P := np.isnan(scores_PV).any(axis=1)).any():
         raise DecodingError(
-            f"has NaN or infinity, first in frame {int(nan_P.argmax())}", where=where
+            f"has NaN or infinity, first in frame {int(nan_P.argmax())}", where=where, fix=UNPAD
         )
 
 
 def _check_kinds(trials: Sequence[SavedTrial], scores: str, path: Path) -> None:
-    """Raise DecodingError where numbers of a trial are of another kind than the given one."""
+    """Raise DecodingError where numbers of a trial are of another kind than the given one.
+
+    Trials too short to tell are judged together.
+    """
+    short = [each for each in trials if len(each.logits_PV) < FEWEST_FRAMES]
     wrong = [(trial, why) for trial in trials if (why := unlike(trial.logits_PV, scores))]
+    if short and not wrong:
+        joined = SavedTrial(short[0].name, np.concatenate([each.logits_PV for each in short]))
+        wrong = [(joined, why) for why in [unlike(joined.logits_PV, scores)] if why]
     if not wrong:
         return
     trial, why = wrong[0]
@@ -393,5 +410,5 @@ def _check_logits(trial: SavedTrial, path: Path) -> None:
     empty_P = np.isneginf(trial.logits_PV).all(axis=1)
     if empty_P.any():
         raise DecodingError(
-            f"leaves no token possible in frame {int(empty_P.argmax())}", where=where
+            f"leaves no token possible in frame {int(empty_P.argmax())}", where=where, fix=UNPAD
         )

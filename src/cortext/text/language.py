@@ -42,7 +42,11 @@ _UNSEEN = (
 )
 _LIGATURES = dict(zip("ﬀﬁﬂﬃﬄﬅﬆ", ("ff", "fi", "fl", "ffi", "ffl", "st", "st"), strict=True))
 _FULL_WIDTH = {chr(ord(letter) + 0xFEE0): letter for letter in ascii_letters}
-_ODD = re.compile(f"[{_APOSTROPHES}{_HYPHENS}{_UNSEEN}{''.join(_LIGATURES | _FULL_WIDTH)}]")
+_WINDOWS = dict(zip("\x91\x92\x93\x94\x96\x97", "''\"\"–—", strict=True))
+"""Marks of Windows-1252 in a text that was read as Latin-1."""
+_ODD = re.compile(
+    f"[\x91-\x97{_APOSTROPHES}{_HYPHENS}{_UNSEEN}{''.join(_LIGATURES | _FULL_WIDTH)}]"
+)
 _CLITIC = re.compile("[^aeiouyáéíóúàèìòùäëïöüâêîôû]{1,2}")
 _LONG = 10_000
 """Characters of a text from which on runs of combining marks are cut."""
@@ -149,7 +153,9 @@ class Language:
         lost = [
             character
             for character in set(plain) - self._kept
-            if unicodedata.category(character) in _MISSED or character == "\ufffd"
+            if unicodedata.category(character) in _MISSED
+            or character == "\ufffd"
+            or (character < " " and not character.isspace())
         ]
         return "".join(sorted(lost, key=plain.index))
 
@@ -340,7 +346,7 @@ def _same() -> dict[int, Any]:
     unseen = re.findall("(.)(?:-(.))?", _UNSEEN)
     gone = [code for low, high in unseen for code in range(ord(low), ord(high or low) + 1)]
     return (
-        str.maketrans(_LIGATURES | _FULL_WIDTH)
+        str.maketrans(_LIGATURES | _FULL_WIDTH | _WINDOWS)
         | dict.fromkeys(map(ord, _APOSTROPHES), ord("'"))
         | dict.fromkeys(map(ord, _HYPHENS), ord("-"))
         | dict.fromkeys(gone)

@@ -16,6 +16,7 @@ from cortext.config import first_difference
 from cortext.data import Dataset
 from cortext.data.checks import PATCH, Problem, frames_needed
 from cortext.data.conventions import Conventions
+from cortext.data.label_sentences import label_notes
 from cortext.data.packed import PackedDataset, PackedSplit
 from cortext.data.sampler import DayBalancedSampler
 from cortext.data.trial import BIN_MS, Trial
@@ -29,6 +30,7 @@ from cortext.training.config import DatasetConfig, TrainConfig
 from cortext.training.distributed import own_random_numbers
 from cortext.training.init_from import start_from
 from cortext.training.loss import trial_name, unfit_labels
+from cortext.training.participants.recordings import Recordings
 
 if TYPE_CHECKING:
     from cortext.training.task import Task
@@ -199,6 +201,13 @@ def check_same_data(before: dict[str, Any], now: dict[str, Any], run: Path) -> N
         key, old, new = changed
         what = f"the run was begun with {key} = {old!r}, now it is {new!r}"
         raise RunError(what, where=run, fix=fix)
+
+
+def data_notes(data: PackedDataset | Recordings) -> list[str]:
+    """Return what is unusual about the features and the labels of data, a line each."""
+    if isinstance(data, Recordings):
+        return [f"{name}: {note}" for name, one in data.of.items() for note in data_notes(one)]
+    return [*data.notes, *label_notes(data)]
 
 
 def bins_note(config: TrainConfig, conventions: Conventions) -> str | None:

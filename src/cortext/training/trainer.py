@@ -37,7 +37,14 @@ from cortext.training.participants.recordings import (
 )
 from cortext.training.progress import reading_bar, say, training_bar
 from cortext.training.runlog import MetricsLog, RunLog
-from cortext.training.setup import LearningModel, Setup, bins_note, check_same_data, prepare
+from cortext.training.setup import (
+    LearningModel,
+    Setup,
+    bins_note,
+    check_same_data,
+    data_notes,
+    prepare,
+)
 from cortext.training.summary import RunSummary, summarise, write_summary
 from cortext.training.task import Task, build_task
 from cortext.training.validate import Validates
@@ -129,6 +136,9 @@ class Trainer(Described):
                 note = bins_note(self.config, dataset.conventions)
                 if note and not resume and model is None:
                     self._note(note)
+                if not resume and model is None and self.processes.first:
+                    for line in data_notes(dataset):
+                        self._note(f"note: {line}")
                 setup = self._prepared(dataset, init_from, model)
                 self.model: LearningModel = setup.model
                 if check and not resume:

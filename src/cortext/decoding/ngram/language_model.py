@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from itertools import islice
@@ -218,12 +218,7 @@ class LanguageModel(Described):
             raise LanguageModelError("no lm.bin or lm.arpa", where=directory, fix=fix)
         ngram = _native.NGram.open(str(model))
         found = cls(directory, ngram, lexicon, inventory.symbols, inventory, language, unit)
-        if not found.n_known:
-            raise LanguageModelError(
-                f"the n-gram knows none of the lexicon's {found._n_words}",
-                where=model,
-                fix=f"{found._spelling()}give a lexicon.txt and an n-gram of the same words",
-            )
+        found.require_words(lexicon, model)
         return found
 
     @cached_property
@@ -234,20 +229,33 @@ class LanguageModel(Described):
     @property
     def notes(self) -> list[str]:
         """Return a line where the n-gram lacks many of the lexicon's words; an empty list else."""
-        share = 1 - self.n_known / len(self.lexicon)
+        return self.notes_on(self.lexicon)
+
+    def notes_on(self, lexicon: Lexicon) -> list[str]:
+        """Return a line where the n-gram lacks many words of a lexicon; an empty list else."""
+        lacking = [word for word in lexicon if word not in self.ngram]
+        share = len(lacking) / len(lexicon)
         if share <= _MANY_UNKNOWN or self.is_open:
             return []
-        lacks = f"the n-gram does not know {share:.0%} of the lexicon's {self._n_words}"
-        return [f"{self.directory}: {lacks}: {self._spelling()}they score as unknown words"]
+        lacks = f"the n-gram does not know {share:.0%} of the lexicon's {self._n_words(lexicon)}"
+        return [f"{self.directory}: {lacks}: {self._spelling(lacking)}they score as unknown words"]
 
-    @property
-    def _n_words(self) -> str:
+    def require_words(self, lexicon: Lexicon, where: Path | None = None) -> None:
+        """Raise LanguageModelError where the n-gram, in the file `where`, knows no word of it."""
+        if not any(word in self.ngram for word in lexicon):
+            fix = "give a lexicon.txt and an n-gram of the same words"
+            raise LanguageModelError(
+                f"the n-gram knows none of the lexicon's {self._n_words(lexicon)}",
+                where=where or self.directory,
+                fix=f"{self._spelling(list(lexicon))}{fix}",
+            )
+
+    def _n_words(self, lexicon: Lexicon) -> str:
         unit = "token" if self.is_open else "word"
-        return f"{len(self.lexicon):,} {unit}{'' if len(self.lexicon) == 1 else 's'}"
+        return f"{len(lexicon):,} {unit}{'' if len(lexicon) == 1 else 's'}"
 
-    def _spelling(self) -> str:
-        """Return how the n-gram writes words that it lacks as the lexicon does; else nothing."""
-        lacking = [word for word in self.lexicon if word not in self.ngram]
+    def _spelling(self, lacking: Sequence[str]) -> str:
+        """Return how the n-gram writes words that it lacks as a lexicon does; else nothing."""
         for name, change in (("upper", str.upper), ("lower", str.lower), ("title", str.title)):
             known = [word for word in lacking if change(word) in self.ngram]
             if len(known) > len(lacking) / 2:
