@@ -3,14 +3,15 @@
 import json
 import os
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from cortext.data import make_trial
+from cortext.data import make_trial, pack, write_session
 from cortext.data.conventions import Conventions
-from cortext.data.label_sentences import LabelSentences
+from cortext.data.label_sentences import LabelSentences, label_notes
 from cortext.text.inventory import CHARACTERS, LM, RELEASE, Inventory
 from cortext.text.language import get_language
 
@@ -88,6 +89,33 @@ def test_labels_that_follow_another_rule_are_one_line_with_the_cause(change, cau
     assert re.search(cause, line), line
     assert " lab.2026.01.12/block 1/trial " in line
     assert " and 25 more)" in line
+
+
+def test_two_exchanged_tokens_are_named_and_a_dialect_is_not():
+    t, d = RELEASE.index["T"], RELEASE.index["D"]
+
+    def exchanged(ids):
+        return [np.where(each == t, d, np.where(each == d, t, each)) for each in ids]
+
+    rate, (problem,) = compared(exchanged, SENTENCES * 5)
+    assert rate < 0.15
+    assert "labels exchange phonemes throughout (D for T, T for D)" in problem.message
+    merged = compared(lambda ids: [np.where(each == t, d, each) for each in ids], SENTENCES * 5)
+    assert merged[1] == []
+
+
+def test_packed_labels_of_the_next_trial_are_noted(tmp_path):
+    good = trials()
+    moved = [
+        replace(one, phoneme_ids=other.phoneme_ids)
+        for one, other in zip(good, [*good[1:], good[0]], strict=True)
+    ]
+    for name, given in (("good", good), ("moved", moved)):
+        write_session(tmp_path / name / "lab.2026.01.12" / "data_train.hdf5", given)
+    assert label_notes(pack(tmp_path / "good", tmp_path / "packed")) == []
+    (note,) = label_notes(pack(tmp_path / "moved", tmp_path / "packed2"))
+    assert note.startswith("labels of 6 of 6 trials do not fit their sentences")
+    assert note.endswith("next trial's sentence: shift them (cortext inspect compares all)")
 
 
 def test_one_label_of_another_sentence_is_named():

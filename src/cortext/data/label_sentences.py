@@ -7,6 +7,7 @@ trial differs in more than 8 % of its tokens from the dictionary, in those of T1
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -31,6 +32,8 @@ MANY = 0.15
 """Share of differing tokens, over all trials, from which labels follow another rule."""
 _EXPLAINED = 0.1
 """Share of tokens that may still differ under a likely cause."""
+_FEWEST = 10
+"""Times that a token occurs, from which it may be called exchanged."""
 _TRIED = 50
 """Trials on which causes are tried."""
 SAMPLED = 20
@@ -98,11 +101,33 @@ class LabelSentences:
         rate = float(rates @ longest / longest.sum())
         wrong = np.flatnonzero(rates > WRONG)
         if not wrong.size and rate < MANY:
-            return rate, []
+            return rate, self._exchanged()
         if rate >= MANY and not wrong.size:
             wrong = np.flatnonzero(rates > _EXPLAINED)
         worst = wrong[np.argsort(-rates[wrong], kind="stable")]
         return rate, [self._problem(worst.tolist(), rates)]
+
+    def _exchanged(self) -> list[Problem]:
+        """Return at most one problem: tokens whose numbers are exchanged in labels that else fit.
+
+        One-way changes are no problem: dialects have them.
+        """
+        moved = {
+            found: usual
+            for found, counts in _counts(self._trials).items()
+            if (usual := max(counts, key=lambda one: counts[one])) != found
+            and sum(counts.values()) >= _FEWEST
+            and counts[usual] >= (1 - _EXPLAINED) * sum(counts.values())
+        }
+        if not moved or moved.keys() != set(moved.values()):
+            return []
+        symbols = self.conventions.inventory.symbols
+        named = ", ".join(f"{symbols[a]} for {symbols[b]}" for a, b in sorted(moved.items()))
+        message = (
+            f"labels exchange {self.conventions.inventory.unit}s throughout ({named}): they are"
+            " numbered in another order than the data's inventory"
+        )
+        return [Problem(self._trials[0].file, None, "seq_class_ids", message)]
 
     def _problem(self, worst: Sequence[int], rates: np.ndarray) -> Problem:
         named = ", ".join(f"{self._trials[i].name} ({rates[i]:.0%})" for i in worst[:_NAMED])
@@ -157,21 +182,28 @@ def label_notes(data: PackedDataset) -> list[str]:
 
 
 def _renumbered(trials: Sequence[_Labelled]) -> bool:
-    """Return whether each number of the labels stands for one token, though for another one.
-
-    Only trials whose label is as long as their sentence's tell.
-    """
-    pairs: dict[int, dict[int, int]] = {}
-    for trial in trials:
-        if len(trial.found_U) == len(trial.expected_U):
-            for found, expected in zip(trial.found_U.tolist(), trial.expected_U, strict=True):
-                counts = pairs.setdefault(found, {})
-                counts[int(expected)] = counts.get(int(expected), 0) + 1
+    """Return whether each number of the labels stands for one token, though for another one."""
+    pairs = _counts(trials)
     total = sum(sum(counts.values()) for counts in pairs.values())
     usual = {found: max(counts, key=lambda one: counts[one]) for found, counts in pairs.items()}
     if not usual or len(set(usual.values())) < len(usual) or total < 5 * len(usual):
         return False
     return sum(pairs[found][usual[found]] for found in pairs) >= (1 - _EXPLAINED) * total
+
+
+def _counts(trials: Sequence[_Labelled]) -> dict[int, Counter[int]]:
+    """Return how often each number of the labels stands where each token is expected.
+
+    Only trials whose label is as long as their sentence's tell.
+    """
+    pairs: dict[int, Counter[int]] = {}
+    for trial in trials:
+        if len(trial.found_U) == len(trial.expected_U):
+            for found, expected in zip(
+                trial.found_U.tolist(), trial.expected_U.tolist(), strict=True
+            ):
+                pairs.setdefault(found, Counter())[expected] += 1
+    return pairs
 
 
 Change = Callable[[Ids, Ids], tuple[Ids, Ids]]
