@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import gzip
 import json
+import lzma
 import os
 import shutil
 import struct
+import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -138,8 +140,13 @@ LEXICONS = [
     Attack("a lexicon of zeros", write("lexicon.txt", bytes(1000)), "lexicon.txt, line 1"),
     Attack(
         "a lexicon of other bytes",
-        write("lexicon.txt", b"\xff\xfd" * 99),
+        write("lexicon.txt", b"\xff\xff" * 99),
         "lexicon.txt: cannot read",
+    ),
+    Attack(
+        "a lexicon of marks of byte order",
+        write("lexicon.txt", b"\xff\xfe" * 99),
+        "lexicon.txt, line 1: the pronunciation of",
     ),
     Attack("a pipe as a lexicon", pipe("lexicon.txt"), "lexicon.txt: .*not a regular file"),
     Attack("a link to itself as a lexicon", link("lexicon.txt", "lexicon.txt"), "lexicon.txt: "),
@@ -529,6 +536,19 @@ def weighted(folder: Path, weight: float) -> None:
 
 SCORE = "lm score FOLDER FOLDER/text.txt"
 BUILD = "lm build FOLDER/text.txt --out FOLDER/out --order 2"
+OWN = f"{BUILD} --lexicon FOLDER/own.txt"
+
+
+def greedy_xz(content: bytes) -> bytes:
+    """Return content whose xz header asks for more memory than any text needs."""
+    whole = bytearray(lzma.compress(content, format=lzma.FORMAT_XZ))
+    at = whole.index(b"\x21\x01") + 2  # LZMA2's properties: the size of its dictionary
+    whole[at] = 37  # 1.5 GiB
+    size = (whole[12] + 1) * 4
+    whole[12 + size - 4 : 12 + size] = struct.pack("<I", zlib.crc32(whole[12 : 12 + size - 4]))
+    return bytes(whole)
+
+
 TEXTS = [
     Attack("no text", remove("text.txt"), "text.txt", SCORE),
     Attack("an empty text", write("text.txt", ""), "no sentence", SCORE),
@@ -541,6 +561,32 @@ TEXTS = [
         "",
         "lm score FOLDER FOLDER/text.gz",
     ),
+    Attack(
+        "a text of xz that asks for 1.5 GB",
+        write("text.txt", lambda: greedy_xz(b"go home\n")),
+        "Memory usage limit",
+        SCORE,
+    ),
+    Attack("half of an xz", write("text.txt", lzma.compress(b"go home\n")[:40]), "text.txt", SCORE),
+    Attack("a bzip2 of noise", write("text.txt", b"BZh9" + bytes(99)), "text.txt", SCORE),
+    Attack("half of a UTF-16 letter", write("text.txt", b"\xff\xfeg\0o"), "UTF-16", SCORE),
+    Attack("a lone surrogate of UTF-16", write("text.txt", b"\xff\xfe\0\xd8"), "UTF-16", SCORE),
+    Attack(
+        "a lexicon of escapes to build on",
+        write("own.txt", f"go {ESCAPE}\n"),
+        "own.txt: .* is no symbol",
+        OWN,
+    ),
+    Attack(
+        "a lexicon of one line of 2 MB",
+        write("own.txt", lambda: "go " + "G . " * 500_000),
+        "own.txt, line 1: 'go' has",
+        OWN,
+    ),
+    Attack("a lexicon of comments", write("own.txt", "# x\n;;; y\n" * 9), "own.txt", OWN),
+    Attack("a lexicon of numbers", write("own.txt", "go 0.0 0 0 0\n"), "own.txt, line 1", OWN),
+    Attack("a lexicon of outputs", write("own.txt", "go [go]\nhome [home]\n"), "own.txt", OWN),
+    Attack("a lexicon of dividers", write("own.txt", "go . . .\nhome . =\n"), "own.txt", OWN),
     Attack(
         "a vocabulary that is a letter",
         write("text.txt", "go home.\n"),

@@ -154,6 +154,23 @@ def test_strange_datasets_are_refused_by_name(tmp_path):
         read_saved(tmp_path / "b.h5", "release")
 
 
+@pytest.mark.parametrize("n_trials", [1, 40])
+def test_short_trials_of_probabilities_are_judged_together(tmp_path, n_trials):
+    logits = np.random.default_rng(0).normal(0, 3, (n_trials, 4 if n_trials == 1 else 1, 41))
+    shares = np.exp(logits) / np.exp(logits).sum(axis=2, keepdims=True)
+    for scale in (1, 100):
+        np.savez(tmp_path / "a.npz", **{str(n): scale * each for n, each in enumerate(shares)})
+        with pytest.raises(DecodingError, match="trial 0: holds probabilities or percentages"):
+            read_saved(tmp_path / "a.npz", "release")
+        for trial, expected in zip(
+            read_saved(tmp_path / "a.npz", "release", "probabilities"), logits, strict=True
+        ):
+            found, wanted = to_log_probs(trial.logits_PV), to_log_probs(expected)
+            np.testing.assert_allclose(found, wanted, atol=1e-5)
+    np.savez(tmp_path / "a.npz", **{str(n): each for n, each in enumerate(logits)})
+    assert len(read_saved(tmp_path / "a.npz", "release")) == n_trials
+
+
 def test_log_softmax_by_hand():
     logits = np.log(np.array([[2.0, 6.0, 8.0]]))
     np.testing.assert_allclose(np.exp(to_log_probs(logits)), [[2 / 16, 6 / 16, 8 / 16]], rtol=1e-6)

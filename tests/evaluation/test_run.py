@@ -8,6 +8,7 @@ import h5py
 import numpy as np
 import pytest
 
+from cortext.data import make_trial, write_session
 from cortext.decoding import Decoder
 from cortext.errors import CortextError, DataError
 from cortext.evaluation import decode, error_rate, evaluate
@@ -208,6 +209,15 @@ def test_progress_counts_model_and_search_to_the_end(evaluated):
     _, _, steps = evaluated
     assert steps[-1] == (12, 12)
     assert [done for done, _ in steps] == sorted(done for done, _ in steps)
+
+
+def test_sentences_that_are_scored_otherwise_than_labelled_are_noted(tiny, tmp_path):
+    features_TC = np.random.default_rng(0).normal(size=(150, 8))
+    trial = make_trial(features_TC, DAYS[0], 1, 1, "we\u2019re here")
+    write_session(tmp_path / "data" / DAYS[0] / "data_val.hdf5", [trial])
+    metrics = evaluate(tiny.run, tmp_path / "data", "val", None, tmp_path / "eval")
+    (note,) = metrics.notes
+    assert note.startswith("1 sentence has marks that labels read and scoring drops")
 
 
 def test_unlabelled_trials_are_predicted_and_not_measured(tiny, tmp_path):

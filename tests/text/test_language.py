@@ -78,6 +78,13 @@ def test_typographic_forms_of_letters_and_marks_are_read_as_typed_ones(name):
     assert get_language(name).damage(text) == ""
 
 
+def test_marks_of_windows_1252_that_were_read_as_latin_1_are_read_as_typed_ones():
+    text = "I\u2019m \u201cfine\u201d\u2014no".encode("cp1252").decode("latin-1")
+    assert EN.words(text) == ["i'm", "fine", "no"]
+    assert EN.damage(text) == ""
+    assert EN.damage("don\x19t") == "\x19"
+
+
 def test_signs_within_words_may_be_among_the_letters():
     catalan = Language.from_json({"name": "ca", "letters": "a-z àèéíïòóúüç·"})
     assert catalan.normalize("El col·lega · plora.") == "el col·lega plora"

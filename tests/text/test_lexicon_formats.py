@@ -36,6 +36,13 @@ def write(tmp_path, text):
         ("the 0.5 1 2 3\nthe 0.9 2 1\n", "1 2 3", (0.5, 0.9), "lexiconp.txt"),
         ("the t a 1\nthe t a 4\n", "1 4 a t", (1.0, 1.0), "lines of WORD"),
         ("the nan inf\nthe nan\n", "inf nan", (1.0, 1.0), "lines of WORD"),
+        ("the [the] dh ah sp\nthe [the] dh iy sp\n", "AH DH IY", (1.0, 1.0), "HTK"),
+        ("the [the] 0.5 dh ah\nthe [the] 1 dh iy\n", "AH DH IY", (0.5, 1.0), "HTK"),
+        ("the DH . AH0\nthe DH . IY1\n", "AH DH IY", (1.0, 1.0), ". between phones left out"),
+        ("the = DH AH\nthe = DH IY\n", "AH DH IY", (1.0, 1.0), "= between phones left out"),
+        ("word\tphones\nthe\tDH AH\nthe\tDH IY\n", "AH DH IY", (1.0, 1.0), "heading left out"),
+        ("the DH AH ; weak\nthe DH IY // strong\n", "AH DH IY", (1.0, 1.0), "comments left out"),
+        ("the 2.0 DH AH\nthe 40.0 DH IY\n", "AH DH IY", (2.0, 40.0), "of up to 40, where 1"),
     ],
 )
 def test_each_format_gives_its_phones_and_weights(tmp_path, text, tokens, weights, said):
@@ -75,6 +82,8 @@ def test_symbols_of_the_inventory_stay_as_they_are(tmp_path):
         ("the the@@ s\n", "pieces of words"),
         ("a,AH\nb,B IY\n", "commas stand between"),
         ("a\t/ah/\nb\t/bi/\n", "not parted into phones"),
+        ("the DH-AH\ncat K-AE-T\n", "not parted into phones"),
+        ("the {DH AH}\ncat {K AE T}\n", "brackets or slashes enclose"),
         ('("a" nil (ah))\n', "Festival"),
         ("<UNK> SPN\n", "no words"),
     ],
@@ -85,6 +94,17 @@ def test_what_can_be_read_in_two_ways_is_one_line_with_what_to_do(tmp_path, text
     assert said in str(caught.value)
     assert ", line " in str(caught.value)
     assert "; " in str(caught.value)
+
+
+def test_hyphens_that_words_have_are_characters(tmp_path):
+    path = write(tmp_path, "the t h e\nx-ray x - r a y\n")
+    assert inventory_of(path).spoken == tuple("-aehrtxy")
+
+
+def test_the_error_of_another_arpabet_names_the_phone_that_is_foreign(tmp_path):
+    path = write(tmp_path, "hello hh ax l ow\nworld w er l d\n")
+    with pytest.raises(TextError, match="line 1: unknown phoneme 'AX'"):
+        Lexicon.read(path, closed=False)
 
 
 @pytest.mark.parametrize("pack", [bytes, gzip.compress, bz2.compress, lzma.compress])

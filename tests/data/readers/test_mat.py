@@ -186,6 +186,18 @@ def test_a_changed_mapping_does_not_go_on_with_an_import(tmp_path: Path) -> None
         import_source(mat(path, _mapping(tmp_path, other)), tmp_path / "out")
 
 
+def test_how_a_lexicon_of_another_tool_was_read_is_noted(tmp_path: Path) -> None:
+    path = tmp_path / "t99.2025.03.14.mat"
+    save_v5(path, _simple())
+    words = "hello HH AH0 L OW1\ngood G UH1 D\nday D EY1\nyes Y EH1 S\n[noise] SPN\n"
+    (tmp_path / "words.txt").write_text(words)
+    mapping = _mapping(tmp_path, CELLS + "lexicon: words.txt\n")
+    found = import_source(mat(path, mapping), tmp_path / "out")
+    (note,) = [note for note in found.notes if note.startswith("lexicon read as ")]
+    assert "1 special entry left out ([noise])" in note
+    assert "stress left out" in note
+
+
 def test_a_changed_lexicon_does_not_go_on_with_an_import(tmp_path: Path) -> None:
     path = tmp_path / "t99.2025.03.14.mat"
     save_v5(path, _simple())

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -216,6 +217,16 @@ def test_posteriors_are_averaged_decoded_and_written(evaluations, lm, tmp_path, 
         out / "predictions.csv"
     ).read_text()
     assert answer(capsys, out, "--method", "mbr", "--set", "nbest=1")["wer"] == facts["wer"]
+
+
+def test_words_that_the_n_gram_lacks_are_noted(evaluations, lm, tmp_path, capsys):
+    other = shutil.copytree(lm, tmp_path / "lm")
+    with (other / "lexicon.txt").open("a") as file:
+        file.writelines(f"{letter}ay EY SIL\n" for letter in "bcdfghjk")
+    facts = answer(capsys, *evaluations, "--method", "average", "--lm", other)
+    (note,) = facts["notes"]
+    assert note.startswith(f"{other}: the n-gram does not know ")
+    assert answer(capsys, *evaluations, "--method", "average", "--lm", lm)["notes"] == []
 
 
 def test_texts_of_evaluations_are_combined(evaluations, lm, capsys):

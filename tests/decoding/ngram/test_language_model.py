@@ -8,6 +8,7 @@ import threading
 
 import pytest
 
+from cortext.decoding.engine import NativeEngine
 from cortext.decoding.ngram import LanguageModel
 from cortext.errors import LanguageModelError
 from cortext.text.inventory import LM
@@ -273,6 +274,21 @@ def test_a_lexicon_that_an_n_gram_knows_in_part_is_noted(tmp_path):
     assert "does not know 40% of the lexicon's 10 words: it has 'w6' as 'W6', in upper" in note
     most = LanguageModel.open(lm_of_words(tmp_path / "most", words, words[:9]))
     assert (most.n_known, most.notes) == (9, [])
+
+
+def test_a_second_n_gram_is_compared_with_the_lexicon_of_the_first(tmp_path, caplog):
+    words = [f"w{n}" for n in range(10)]
+    first = lm_of_words(tmp_path / "first", words, words)
+    part = lm_of_words(tmp_path / "part", ["W1"], [*words[:6], "W1"])
+    NativeEngine.from_dir(first, first)
+    assert caplog.messages == []
+    NativeEngine.from_dir(first, part)
+    assert "part: the n-gram does not know 40% of the lexicon's 10 words" in caplog.text
+    upper = lm_of_words(tmp_path / "upper", ["W1"], [word.upper() for word in words])
+    with pytest.raises(
+        LanguageModelError, match=r"upper: .*none of the lexicon's 10 words; it has"
+    ):
+        NativeEngine.from_dir(first, upper)
 
 
 def test_damaged_facts_are_named(built):
