@@ -155,7 +155,7 @@ class Language:
             for character in set(plain) - self._kept
             if unicodedata.category(character) in _MISSED
             or character == "\ufffd"
-            or (character < " " and not character.isspace())
+            or ("\0" < character < " " and not character.isspace())
         ]
         return "".join(sorted(lost, key=plain.index))
 
