@@ -93,7 +93,7 @@ def text(units: bytes, kind: int, width: int) -> bytes:
 HEADER = b"MATLAB 5.0 MAT-file".ljust(124) + struct.pack("<H", 256) + b"IM"
 NOISE = array(element(2, np.random.default_rng(0).bytes(80_000)), (1, 80_000))
 V5 = {
-    "nothing at all": (None, f"not a MATLAB file of version 5 or 7.3; {SAVE}"),
+    "nothing at all": (None, f"not a MATLAB file but an empty file (0 bytes); {AGAIN}"),
     "cut off in a tag": (
         GOOD[:5],
         f"truncated: the variable at byte 128 ends beyond the file's 133 bytes; {AGAIN}",

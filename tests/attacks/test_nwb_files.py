@@ -307,7 +307,7 @@ def bytes_changed(path: Path, change: Callable[[bytes], bytes]) -> None:
     ("change", "line"),
     [
         (lambda content: content[:40_000], f"truncated HDF5: 40000 bytes found, more expected; {COPY}"),
-        (lambda content: b"", f"not an HDF5 file, or a badly damaged one; {COPY}"),
+        (lambda content: b"", f"not an HDF5 file but an empty file (0 bytes); {COPY}"),
         (lambda content: b"no HDF5" * 1000, f"not an HDF5 file, or a badly damaged one; {COPY}"),
     ],
     ids=["truncated", "empty", "foreign"],

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import h5py
 import numpy as np
 import pytest
 
@@ -118,3 +119,26 @@ def test_conventions_and_cards_keep_a_range_and_do_without_one():
     assert Conventions.from_json(known.to_json()) == known
     assert known.difference(RAW) is None
     assert Conventions.from_json(RAW.to_json()).feature_range is None
+
+
+@pytest.mark.parametrize("conventions", [RAW, Conventions()])
+def test_a_channel_of_nan_in_session_files_is_packed_as_zero_with_one_line(tmp_path, conventions):
+    recorded = trials(conventions)
+    for day in DAYS:
+        own = [trial for trial in recorded if trial.session == day]
+        write_session(tmp_path / "data" / day / "data_train.hdf5", own)
+    alive = pack(tmp_path / "data", tmp_path / "alive").split("train").trial(7).features_TC
+    with h5py.File(tmp_path / "data" / DAYS[1] / "data_train.hdf5", "r+") as file:
+        for group in file.values():
+            group["input_features"][:, 5] = np.nan
+    packed = pack(tmp_path / "data", tmp_path / "packed")
+    line = "feature 5: NaN throughout 5 of 15 trials, left out (0); leave out for good with"
+    assert packed.notes[0].startswith(line)
+    report = inspect(tmp_path / "data")
+    assert report.problems == []
+    assert line in str(report)
+    found = packed.split("train").trial(7).features_TC
+    others = [feature for feature in range(16) if feature != 5]
+    np.testing.assert_array_equal(found[:, others], alive[:, others])
+    if conventions.features != "raw":
+        assert not found[:, 5].any()

@@ -84,6 +84,22 @@ def test_a_file_that_was_never_finished_is_told_from_another_format(tmp_path: Pa
 
 
 @pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"", "an empty file (0 bytes); copy or download the file again"),
+        (b"version https://git-lfs.github.com/spec/v1", "a pointer of Git LFS; fetch the file"),
+        (b"\x1f\x8b\x08\0", "a file compressed by gzip; unpack it"),
+        (b"PK\3\4", "a zip file; unpack it"),
+        (b"<!DOCTYPE html>", "a web page; download the file again"),
+    ],
+)
+def test_a_file_of_another_format_says_which(tmp_path: Path, content: bytes, said: str) -> None:
+    path = tmp_path / "a.h5"
+    path.write_bytes(content)
+    assert refusal(path).startswith(f"not an HDF5 file but {said}")
+
+
+@pytest.mark.parametrize(
     ("name", "storage"),
     [
         ("timestamps", {"chunks": (1,)}),  # appended one by one

@@ -12,6 +12,7 @@ from cortext.cli import run
 from cortext.data import make_trial, write_session
 from cortext.data.dataset import DESCRIPTION, open_session_files
 from cortext.data.inspect import inspect
+from cortext.data.readers.falcon import falcon_h2
 from cortext.data.readers.handwriting import handwriting
 from cortext.data.readers.importing import import_source
 from cortext.data.readers.source_files import files_in, files_of
@@ -112,3 +113,47 @@ def test_a_split_of_t12_behind_a_dead_link_is_named(tmp_path: Path) -> None:
     (tmp_path / "competitionHoldOut").symlink_to(tmp_path / "disk")
     with refused(f"competitionHoldOut: is a link to {tmp_path}/disk, {REMEDY}"):
         t12(tmp_path)
+
+
+def test_a_folder_of_recordings_named_by_its_day_is_named_where_its_link_is_dead(tmp_path):
+    (tmp_path / "a.nwb").write_bytes(b"")
+    (tmp_path / "t1.2024.01.03").symlink_to(tmp_path / "disk")
+    assert [path.name for path in files_in(tmp_path, ".nwb")] == ["a.nwb", "t1.2024.01.03"]
+
+
+@pytest.mark.parametrize(
+    ("name", "file", "is_found"),
+    [
+        ("b.zarr", ".zattrs", True),
+        ("b.zarr", "zarr.json", True),
+        ("b.nwb.zarr", None, True),
+        ("voltages.zarr", "other", False),
+    ],
+)
+def test_zarr_beside_nwb_files_is_not_passed_over(tmp_path, name, file, is_found):
+    (tmp_path / "a.nwb").write_bytes(b"")
+    (tmp_path / name).mkdir()
+    if file is not None:
+        (tmp_path / name / (file if is_found else ".zattrs")).write_text(
+            '{"nwb_version": "2.7.0"}' if is_found else "{}"
+        )
+    found = [path.name for path in files_in(tmp_path, ".nwb")]
+    assert found == (["a.nwb", name] if is_found else ["a.nwb"])
+    (tmp_path / "c.nwb.zarr.zip").write_bytes(b"PK")
+    assert "c.nwb.zarr.zip" in [path.name for path in files_in(tmp_path, ".nwb")]
+
+
+def test_packed_data_behind_a_dead_link_name_it(tmp_path: Path) -> None:
+    (tmp_path / "packed").symlink_to(tmp_path / "disk" / "packed")
+    with refused(REMEDY):
+        inspect(tmp_path / "packed")
+    (tmp_path / "files").mkdir()
+    (tmp_path / "files" / "index.json").symlink_to(tmp_path / "disk" / "index.json")
+    with refused(REMEDY):
+        inspect(tmp_path / "files")
+
+
+def test_a_dead_folder_in_a_source_of_falcon_is_named(tmp_path: Path) -> None:
+    (tmp_path / "sub-T5").symlink_to(tmp_path / "disk" / "sub-T5")
+    with refused(REMEDY):
+        falcon_h2(tmp_path)

@@ -143,11 +143,8 @@ def opening(path: Path) -> Iterator[None]:
             raise FaultError(None, "is not a file but a folder, pipe or device", "check the path")
         yield
     except FileNotFoundError:
-        if (link := dead_link(path)) is not None:
-            which = "is" if link == path else f"its folder {link} is"
-            found = f"{which} a link to {link.readlink()}, which is not there"
-            fix = "mount the disk that has it, or remove the link"
-            raise FaultError(None, found, fix) from None
+        if (fault := dead_link_fault(path)) is not None:
+            raise fault from None
         raise FaultError(None, "no such file", "check the path") from None
     except OSError as error:
         if error.errno is None:
@@ -164,8 +161,29 @@ def dead_link(path: Path) -> Path | None:
     return None
 
 
+def dead_link_fault(path: Path) -> FaultError | None:
+    """Return the fault of a path with a link that leads nowhere; None without."""
+    if (link := dead_link(path)) is None:
+        return None
+    which = "is" if link == path else f"its folder {link} is"
+    found = f"{which} a link to {link.readlink()}, which is not there"
+    return FaultError(None, found, "mount the disk that has it, or remove the link")
+
+
+def is_lost_folder(path: Path) -> bool:
+    """Return whether a path is a link to a folder of recordings that is not there.
+
+    Such a folder's name has no suffix, or ends in a number, such as that of the day.
+    """
+    is_folder = not path.suffix or path.suffix[1:].isdigit()
+    is_hidden = path.name.startswith(".")
+    return is_folder and not is_hidden and path.is_symlink() and not path.exists()
+
+
 ZARR = "is a Zarr folder, which is not read"
 EXPORT_ZARR = "export it to HDF5, for NWB with NWBHDF5IO.export of pynwb"
+ZARR_ZIP = ".zarr.zip"
+"""End of the name of a Zarr folder in one file."""
 _ZARR_FILES = (".zgroup", ".zattrs", ".zarray", ".zmetadata", "zarr.json")
 
 

@@ -20,7 +20,16 @@ from typing import TYPE_CHECKING, Any
 
 from cortext.arguments import as_path, check_list, check_type
 from cortext.data import hdf5_input
-from cortext.data.checks import LIMITS, FaultError, Limits, OnBad, PatchGeometry, Problem
+from cortext.data.checks import (
+    LIMITS,
+    FaultError,
+    Limits,
+    OnBad,
+    PatchGeometry,
+    Problem,
+    dead_link_fault,
+    is_lost_folder,
+)
 from cortext.data.conventions import RELEASE_CONVENTIONS, Conventions
 from cortext.data.rebin import Rebinning
 from cortext.data.session_files import read_trials, trial_names, usual_features
@@ -383,15 +392,6 @@ def _is_given(path: Path) -> bool:
     return path.is_file() or path.is_symlink()
 
 
-def _is_lost(path: Path) -> bool:
-    """Return whether a path is a link to a session's folder that is not there.
-
-    A session's name has no suffix, or ends in a number, such as that of the day.
-    """
-    is_session = not path.name.startswith(".") and (not path.suffix or path.suffix[1:].isdigit())
-    return is_session and path.is_symlink() and not path.exists()
-
-
 _IMPORTED = ("*.mat", "*.nwb")
 """Files of which `cortext import` writes session files."""
 
@@ -399,6 +399,8 @@ _IMPORTED = ("*.mat", "*.nwb")
 def find_sessions(root: Path) -> tuple[Session, ...]:
     """Return the sessions of a directory of session files; raise DataError where there are none."""
     if not root.is_dir():
+        if (fault := dead_link_fault(root)) is not None:
+            raise fault.problem(root, None).error()
         found = (
             "is a file; a directory of session files is needed"
             if root.exists()
@@ -408,9 +410,9 @@ def find_sessions(root: Path) -> tuple[Session, ...]:
             found, where=root, fix="give the directory that holds <session>/data_train.hdf5"
         )
     sessions = []
-    for folder in sorted(path for path in root.iterdir() if path.is_dir() or _is_lost(path)):
+    for folder in sorted(path for path in root.iterdir() if path.is_dir() or is_lost_folder(path)):
         files = {split: folder / f"data_{split}.hdf5" for split in SPLITS}
-        if _is_lost(folder):  # reading it names the link, so that no day is lost in silence
+        if is_lost_folder(folder):  # reading it names the link, so that no day is lost in silence
             files = {SPLITS[0]: files[SPLITS[0]]}
         else:
             # A link that leads nowhere stays, and is named when it is opened.

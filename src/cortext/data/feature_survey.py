@@ -10,6 +10,7 @@ T bins, C features.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -77,14 +78,20 @@ class FeatureSurvey:
     Attributes:
         outliers: Outliers of all trials.
         where: Trial and bin of the first of them.
+        absent: Trials without any value of a feature, by the feature.
+        n_trials: Number of trials.
     """
 
     outliers: Outliers = field(default_factory=Outliers)
     where: str | None = None
+    absent: Counter[int] = field(default_factory=Counter)
+    n_trials: int = 0
     _sessions: dict[str, _Session] = field(default_factory=dict)
 
     def add(self, trial: Trial) -> None:
         """Count the features of a trial."""
+        self.n_trials += 1
+        self.absent.update(trial.absent)
         x_TC, session = trial.features_TC, trial.session
         low_C, high_C = x_TC.min(axis=0), x_TC.max(axis=0)
         known = self._sessions.get(session)
@@ -131,6 +138,12 @@ class FeatureSurvey:
         if self.outliers:
             use = "z-scores by block are spoilt by them" if z_scored else "they count for less"
             notes.append(f"{self.outliers}, the first at {self.where}; {use}")
+        if self.absent:
+            n = max(self.absent.values())
+            notes.append(
+                f"{features_named(set(self.absent))}: NaN throughout {n} of {self.n_trials} trials,"
+                f" left out (0); leave out for good with {LEAVE_OUT}"
+            )
         notes += self._range_notes(z_scored)
         constant: set[int] = set()
         for session in self._sessions.values():

@@ -9,9 +9,18 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from cortext.data.checks import AGAIN, FaultError
+from cortext.data.checks import AGAIN, EXPORT_ZARR, ZARR_ZIP, FaultError
 
 _SIGNATURE = b"\x89HDF\r\n\x1a\n"
+_HEAD = 64
+_OTHERS: tuple[tuple[bytes, str, str], ...] = (
+    (b"version https://git-lfs", "a pointer of Git LFS", "fetch the file with `git lfs pull`"),
+    (b"\x1f\x8b", "a file compressed by gzip", "unpack it with gunzip"),
+    (b"pk\3\4", "a zip file", "unpack it; Zarr in it is exported to HDF5, for NWB with pynwb"),
+    (b"<!doctype", "a web page", "download the file again, perhaps after signing in"),
+    (b"<html", "a web page", "download the file again, perhaps after signing in"),
+)
+"""First bytes in small letters, what such a file is, and what to do."""
 _BUSY = (errno.EAGAIN, errno.EACCES, errno.EWOULDBLOCK)
 _PROCESSES = Path("/proc")
 
@@ -34,11 +43,26 @@ def refusal(path: Path, error: Exception) -> FaultError | None:
         found = f"truncated HDF5: {path.stat().st_size} bytes found, more expected"
         return FaultError(None, found, AGAIN)
     with path.open("rb") as file:
-        is_hdf5 = file.read(len(_SIGNATURE)) == _SIGNATURE
-    if is_hdf5:
+        head = file.read(_HEAD)
+    if head.startswith(_SIGNATURE):
         found = "a damaged HDF5 file, perhaps of a writer that ended without closing it"
         return FaultError(None, found, AGAIN)
-    return FaultError(None, "not an HDF5 file, or a badly damaged one", AGAIN)
+    return other_format(path, "an HDF5 file", head) or FaultError(
+        None, "not an HDF5 file, or a badly damaged one", AGAIN
+    )
+
+
+def other_format(path: Path, expected: str, head: bytes) -> FaultError | None:
+    """Return what a file is instead of the expected one, by its first bytes; None if unknown."""
+    known = _OTHERS
+    if not head:
+        known = ((b"", "an empty file (0 bytes)", AGAIN),)
+    elif path.name.lower().endswith(ZARR_ZIP):
+        known = ((b"pk", "a Zarr folder in a zip file", EXPORT_ZARR), *known)
+    for start, found, fix in known:
+        if head.lower().startswith(start):
+            return FaultError(None, f"not {expected} but {found}", fix)
+    return None
 
 
 def _locked(path: Path, number: int | None) -> FaultError:

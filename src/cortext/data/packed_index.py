@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from cortext.data.checks import dead_link_fault
 from cortext.data.conventions import RELEASE_CONVENTIONS, Conventions
 from cortext.data.trial import SPLITS, is_plain_name, most_labels
 from cortext.errors import DataError, TextError
@@ -61,7 +62,8 @@ PACKED_FILES = (_JSON, _ARRAYS, "*.f16", "*.tfrecord")
 def is_packed(path: Path) -> bool:
     """Return whether `path` is a packed directory."""
     restore(path)
-    return (path / _JSON).is_file()
+    # A link that leads nowhere stays, and is named when it is opened.
+    return (path / _JSON).is_file() or (path / _JSON).is_symlink()
 
 
 def write_index(
@@ -96,6 +98,9 @@ def read_index(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray], Conve
     if not is_packed(path):
         found = f"not a packed directory (no {_JSON})" if path.is_dir() else "no such directory"
         raise DataError(found, where=path, fix="make one with cortext pack")
+    for name in (_JSON, _ARRAYS):
+        if (fault := dead_link_fault(path / name)) is not None:
+            raise fault.problem(path / name, None).error()
     try:
         outer = read_json(path / _JSON)
         if outer.get("format") != FORMAT or outer.get("format_version") != FORMAT_VERSION:

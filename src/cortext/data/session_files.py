@@ -68,6 +68,8 @@ def read_trials(
 ) -> Iterator[Trial]:
     """Yield the trials of one session file, one in memory at a time, in the order of their names.
 
+    A feature that is NaN throughout a trial is a dead channel: it becomes 0 (`Trial.absent`).
+
     Args:
         path: The file, which is not trusted.
         labels_required: Trials without labels are bad (val); otherwise labels are read where they
@@ -113,6 +115,7 @@ def read_trials(
                         trial = _read(
                             _group(file, name), labels_required, session, limits, conventions
                         )
+                        trial = _without_absent(trial)
                         if rebinning is not None:
                             # First, for the places of NaN in the file.
                             check_features(trial.features_TC, expected, patch=ANY_PATCH)
@@ -131,6 +134,18 @@ def read_trials(
                 yield trial
     except FaultError as fault:
         bad(fault, None)
+
+
+def _without_absent(trial: Trial) -> Trial:
+    """Return a trial whose features without any value are 0, and named: dead channels."""
+    x_TC = trial.features_TC
+    if np.isfinite(x_TC[0]).all():  # the usual case
+        return trial
+    absent_C = ~np.isfinite(x_TC).any(axis=0)
+    if absent_C.all() or not absent_C.any():
+        return trial
+    absent = tuple(np.flatnonzero(absent_C).tolist())
+    return replace(trial, features_TC=np.where(absent_C, np.float32(0), x_TC), absent=absent)
 
 
 def root_of(path: Path) -> Path:

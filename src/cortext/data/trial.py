@@ -55,6 +55,7 @@ class Trial(Described):
         corpus: The text corpus of the block (`50-Word`, `Switchboard`, `handwritten` ...) where it
             is known.
         conventions: Tokens, language and length of a bin.
+        absent: Features that the file has no value of, whose bins are 0.
     """
 
     features_TC: np.ndarray
@@ -65,6 +66,7 @@ class Trial(Described):
     phoneme_ids: np.ndarray | None = None
     corpus: str | None = None
     conventions: Conventions = RELEASE_CONVENTIONS
+    absent: tuple[int, ...] = ()
 
     @property
     def n_bins(self) -> int:

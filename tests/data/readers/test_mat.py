@@ -312,7 +312,7 @@ CUBE = CELLS.replace("layout: cells", "layout: cube, lengths: lengths")
                 "go": np.array([[1, 30.0], [31, 50], [60, 90]]),
                 "blocks": column([1] * 40 + [2] * 60),
             },
-            "blocks: trial 2 has bins of blocks 1, 2; one expected; correct its epoch",
+            "block 1 trial 1: blocks: trial 2 has bins of blocks 1, 2; one expected",
         ),
         (
             EPOCHS + "block: {name: block, per: bin}\n",

@@ -27,10 +27,11 @@ def counts(*shape: int) -> np.ndarray:
     return RNG.poisson(1, shape).astype("u1")
 
 
-def imported(source: Path, text: str) -> Imported:
+def imported(source: Path, text: str, *, skip_bad: bool = False) -> Imported:
     mapping = source.parent / "mapping.yaml"
     mapping.write_text(text)
-    return import_source(mat(source, mapping), source.parent / "out", normalise="none")
+    out = source.parent / "out"
+    return import_source(mat(source, mapping), out, normalise="none", skip_bad=skip_bad)
 
 
 def sentences(source: Path) -> list[str | None]:
@@ -175,3 +176,76 @@ def test_inspect_of_a_folder_says_that_it_shows_the_first_file(
     assert run(["import", "mat", str(folder), "--inspect"]) == 0
     said = capsys.readouterr().err
     assert said == "note: this is the first of 2 files; name another one to see it\n"
+
+
+EPOCHS = CELLS.replace("layout: cells", "layout: epochs, epochs: go") + WORDS
+
+
+def bins_and_epochs(epochs: np.ndarray) -> dict[str, np.ndarray]:
+    words = texts(["one", "two", "yes"], (3, 1))
+    return {"tx": counts(160, 16), "go": epochs, "words": words}
+
+
+@pytest.mark.parametrize("save", SAVES)
+@pytest.mark.parametrize("bad", ["one", cells([counts(40, 16)])], ids=["a text", "a cell"])
+def test_a_cell_that_is_no_numbers_costs_its_trial_alone(tmp_path: Path, save, bad) -> None:
+    tx = cells([counts(40 + i, 16) for i in range(3)])
+    tx[0, 1] = bad
+    save(tmp_path / NAME, {"tx": tx, "words": texts(["one", "two", "yes"], (3, 1))})
+    items, first = inspect_mat(tmp_path / NAME)
+    assert "1 of 3 are no numbers" in {item.name: item.about for item in items}["tx"]
+    assert "name: tx" in first
+    (problem,) = imported(tmp_path / NAME, CELLS + WORDS, skip_bad=True).problems
+    assert problem.trial == "block 0 trial 1"
+    assert "found in cell 2, numbers expected" in problem.message
+    assert sentences(tmp_path / NAME) == ["one", "yes"]
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "text", "said"),
+    [
+        ("block", [1, np.nan, 2], "{w}block: {{name: block}}\n", "block: nan found, a whole"),
+        (
+            "cue",
+            [1, np.nan, 3],
+            "sentence: {{name: cue, cues: words}}\n",
+            "cue: nan found, a whole",
+        ),
+        ("cue", [1, 7, 3], "sentence: {{name: cue, cues: words}}\n", "cue: cue 7 found, 1 to 3"),
+    ],
+)
+def test_a_trial_without_block_or_cue_costs_itself_alone(tmp_path, name, values, text, said):
+    words = texts(["one", "two", "yes"], (3, 1))
+    tx = cells([counts(40 + i, 16) for i in range(3)])
+    save_v5(tmp_path / NAME, {"tx": tx, "words": words, name: np.array(values)[:, None]})
+    inspect_mat(tmp_path / NAME)
+    done = imported(tmp_path / NAME, CELLS + text.format(w=WORDS), skip_bad=True)
+    (problem,) = done.problems
+    assert str(problem).startswith(
+        f"{tmp_path / NAME}: block {int(name == 'block')} trial 1: {said}"
+    )
+    assert sentences(tmp_path / NAME) == ["one", "yes"]
+
+
+def test_an_epoch_or_a_block_that_is_wrong_costs_its_trial_alone(tmp_path: Path) -> None:
+    blocks = np.ones((160, 1))
+    blocks[100:] = 2
+    variables = bins_and_epochs(np.array([[1.0, 40], [80, 41], [81, 120]]))
+    save_v5(tmp_path / NAME, variables | {"blocks": blocks})
+    done = imported(tmp_path / NAME, EPOCHS + "block: {name: blocks, per: bin}\n", skip_bad=True)
+    assert [problem.field for problem in done.problems] == ["go", "blocks"]
+    assert sentences(tmp_path / NAME) == ["one"]
+
+
+@pytest.mark.parametrize("wrong", [(80, 41), (41, 1000)], ids=["reversed", "beyond the end"])
+def test_inspect_finds_the_epochs_of_which_one_is_wrong(tmp_path: Path, wrong) -> None:
+    save_v5(tmp_path / NAME, bins_and_epochs(np.array([[1.0, 40], wrong, [81, 120]])))
+    first = inspect_mat(tmp_path / NAME)[1]
+    assert "epochs: go" in first
+    assert "name: tx" in first
+
+
+def test_epochs_that_count_from_0_are_refused(tmp_path: Path) -> None:
+    save_v5(tmp_path / NAME, bins_and_epochs(np.array([[0.0, 39], [40, 79], [80, 119]])))
+    (problem,) = imported(tmp_path / NAME, EPOCHS, skip_bad=True).problems
+    assert "the first epoch is from bin 0, and bins are counted from 1; add 1" in str(problem)

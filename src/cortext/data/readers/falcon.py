@@ -23,7 +23,7 @@ from pathlib import Path
 import numpy as np
 
 from cortext.arguments import as_path
-from cortext.data.checks import FaultError
+from cortext.data.checks import FaultError, dead_link_fault
 from cortext.data.readers.files.nwb_file import TRIALS, NwbFile, open_nwb
 from cortext.data.readers.files.nwb_series import Series
 from cortext.data.readers.recording import (
@@ -124,7 +124,11 @@ def _nwb_files(source: Path) -> list[Path]:
     if not source.is_dir():
         what = "is no folder" if source.exists() else "no such folder"
         raise DataError(what, where=source, fix="give the folder of DANDI 000950")
-    return files_in(source, ".nwb")
+    found = files_in(source, ".nwb")
+    for path in found:
+        if (fault := dead_link_fault(path)) is not None:
+            raise fault.problem(path, None).error()
+    return found
 
 
 def _named(path: Path) -> tuple[str, str]:

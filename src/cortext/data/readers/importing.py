@@ -209,11 +209,14 @@ class _Import:
             except (FaultError, DataError, OSError) as error:
                 ready = []
                 problems.append(_problem(error, recording))
+            if is_dead := bool(ready) and survey.is_dead():
+                found = "no feature is left that says anything; name other features"
+                problems.append(Problem(str(recording.paths[0]), None, None, found))
             self.result.problems += problems
             if ready or not problems:
                 notes = self._notes(recording, contents, survey)
                 self.result.notes += notes
-            if not ready or (problems and (recording.whole or not self.skip_bad)):
+            if is_dead or not ready or (problems and (recording.whole or not self.skip_bad)):
                 self.result.n_refused += bool(problems)
                 self.result.n_incomplete += bool(problems and recording.whole)
                 self.bin_ms, self.n_features = known  # what is refused decides nothing

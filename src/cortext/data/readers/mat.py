@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -128,22 +129,13 @@ class _MatTrials:
         if len(values_T) != epochs.n_bins:
             found = f"{len(values_T)} values found, one for each of {epochs.n_bins} bins expected"
             raise FaultError(name, found, "name a variable with a value for each bin")
-        blocks = []
+        blocks: list[Any] = []
         for trial in range(self.n_trials):
-            if epochs.absent(trial):
-                blocks.append(np.int64(0))  # of a trial that is left out
-                continue
-            first, last = epochs.bounds(trial)
-            inside = np.unique(values_T[first:last])
-            if len(inside) != 1:
-                raise FaultError(
-                    name,
-                    f"trial {trial + 1} has bins of blocks"
-                    f" {', '.join(f'{value:g}' for value in inside[:5])}; one expected",
-                    "correct its epoch",
-                )
-            blocks.append(inside[0])
-        return np.array(blocks)
+            try:
+                blocks.append(epochs.block(trial, name, values_T))
+            except FaultError as fault:
+                blocks.append(fault)
+        return blocks
 
     def parts(self, trial: int) -> list[Part]:
         return [feature.part(trial) for feature in self._features]
@@ -154,12 +146,14 @@ class _Cells:
 
     def __init__(self, file: MatFile, feature: Feature, mapping: MatMapping) -> None:
         self.name = feature.name
-        self._cells = file.cells(feature.name)
+        self._cells = file.cells(feature.name, checked=False)
         self._columns = feature.numbers()
         self._is_counts = feature.is_counts
         self._bin_ms = mapping.bin_ms_of(feature)
         self.n_trials = len(self._cells)
-        full = [i for i, cell in enumerate(self._cells) if 0 not in cell.shape]
+        full = [i for i, cell in enumerate(self._cells) if cell.is_readable and 0 not in cell.shape]
+        if not any(cell.is_readable for cell in self._cells):
+            self._cells = file.cells(feature.name)  # which says what they are
         self._first = full[0] if full else 0
         self._check_rows([self._cells[i].shape for i in full])
         self.width = 0
@@ -181,7 +175,8 @@ class _Cells:
 
     def absent(self, trial: int) -> str | None:
         """Return why a trial was never recorded."""
-        return "with an empty cell" if 0 in self._cells[trial].shape else None
+        cell = self._cells[trial]
+        return "with an empty cell" if cell.is_readable and 0 in cell.shape else None
 
     def notes(self) -> Sequence[str]:
         """Return what the user should know of the cells."""
@@ -203,6 +198,7 @@ class _Cells:
 
     def part(self, trial: int) -> Part:
         cell = self._cells[trial]
+        cell.check()
         if self._n_columns(trial) != self._n_columns(self._first):
             raise FaultError(
                 self.name,
@@ -279,7 +275,8 @@ class _Epochs:
         epochs = _with_dims(file.numbers(self._epochs_name, 2), self._epochs_name, 2)
         if epochs.shape[1] != 2:
             found = f"shape {list(epochs.shape)} found, [trials, 2] expected"
-            raise FaultError(self._epochs_name, found, EDIT)
+            fix = "transpose it" if epochs.shape[0] == 2 else EDIT
+            raise FaultError(self._epochs_name, found, fix)
         _check_trials(self._epochs_name, epochs.shape[0])
         self._epochs_N2 = epochs.read().astype(np.float64)
         self._last_bin = mapping.trials.stop_bin
@@ -295,6 +292,10 @@ class _Epochs:
         self.n_bins, n_columns = self._bins.shape
         self.width = check_columns(self.name, self._columns, n_columns)
 
+        starts_N = self._epochs_N2[self._epochs_N2[:, 1] > 0, 0]
+        if (starts_N[:1] == 0).any():
+            found = "the first epoch is from bin 0, and bins are counted from 1"
+            raise FaultError(self._epochs_name, found, "add 1 to all epochs")
         last = np.nanmax(self._epochs_N2, initial=0)
         if self.n_bins < min(last, n_columns) and last <= n_columns:
             found = f"shape [{self.n_bins}, {n_columns}] found, and epochs up to bin {last:g}"
@@ -320,6 +321,16 @@ class _Epochs:
                 "correct the epoch",
             )
         return int(first) - 1, int(stop)
+
+    def block(self, trial: int, name: str, blocks_T: np.ndarray) -> float:
+        """Return the block of a trial's bins; raise FaultError for several."""
+        first, stop = self.bounds(trial)
+        inside = np.unique(blocks_T[first:stop])
+        if len(inside) == 1:
+            return float(inside[0])
+        listed = ", ".join(f"{value:g}" for value in inside[:5])
+        found = f"trial {trial + 1} has bins of blocks {listed}; one expected"
+        raise FaultError(name, found, "correct its epoch")
 
     def part(self, trial: int) -> Part:
         first, stop = self.bounds(trial)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from cortext.arguments import as_path
-from cortext.data.checks import EXPORT_ZARR, ZARR, FaultError, is_zarr
+from cortext.data.checks import EXPORT_ZARR, ZARR, ZARR_ZIP, FaultError, is_lost_folder, is_zarr
 from cortext.errors import DataError
 
 _COMMANDS = {".nwb": "cortext import nwb", ".mat": "cortext import mat"}
 """Command that reads files of a suffix, for users who give it the other's files."""
+_MOST_ATTRIBUTES = 1 << 20
+"""Bytes of the attributes of a Zarr folder that are read."""
 
 
 def files_in(folder: Path, suffix: str, *, deep: bool = True) -> list[Path]:
@@ -27,9 +29,8 @@ def files_in(folder: Path, suffix: str, *, deep: bool = True) -> list[Path]:
     """
     found = []
     for path in _below(folder, deep, set()):
-        is_dead_folder = not path.suffix and deep and path.is_symlink() and not path.exists()
-        is_zarr_of = path.suffix.lower() == ".zarr" and path.stem.lower().endswith(suffix)
-        if path.suffix.lower() == suffix or is_zarr_of or is_dead_folder:
+        is_lost = deep and is_lost_folder(path)
+        if path.suffix.lower() == suffix or is_lost or (suffix == ".nwb" and _is_zarr_nwb(path)):
             found.append(path)
     return sorted(found)
 
@@ -54,6 +55,17 @@ def _below(folder: Path, deep: bool, seen: set[tuple[int, int]]) -> Iterator[Pat
         yield path
         if deep and path.is_dir() and not is_zarr(path):
             yield from _below(path, deep, seen)
+
+
+def _is_zarr_nwb(path: Path) -> bool:
+    """Return whether a path is an NWB file in Zarr, by its name or by its attributes."""
+    if path.name.lower().endswith((".nwb.zarr", ZARR_ZIP)):
+        return True
+    for name in (".zattrs", "zarr.json") if is_zarr(path) else ():
+        with suppress(OSError), (path / name).open("rb") as file:
+            if b"nwb_version" in file.read(_MOST_ATTRIBUTES):
+                return True
+    return False
 
 
 def files_of(source: Path, suffix: str) -> list[Path]:

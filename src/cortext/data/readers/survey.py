@@ -136,6 +136,11 @@ class Survey:
         stuck_C &= (all_.high_C - all_.low_C > 1) & ~flat_C & ~absent_C & is_long
         return {"NaN": absent_C, "flat": flat_C, "saturated": stuck_C}
 
+    def is_dead(self) -> bool:
+        """Return whether no feature is left that says anything."""
+        dead = self.dead()
+        return bool(dead) and bool(np.any(list(dead.values()), axis=0).all())
+
     def ranges(self) -> Ranges:
         """Return lowest, highest and mean magnitude of the features that are not left out."""
         if (all_ := self._values) is None:

@@ -142,7 +142,7 @@ def test_each_electrode_has_its_conversion(tmp_path):
 
 def test_columns_of_trials(path):
     with open_nwb(path) as file:
-        assert file.tables() == ("intervals/trials",)
+        assert file.tables() == ("intervals/trials", "units")
         table = file.table()
         assert table.columns == ("start_time", "stop_time", "cue", "block", "taps")
         assert table.column("cue") == ["hello>world~", "frío ñ 中"]

@@ -131,14 +131,16 @@ class MatFile:
             raise FaultError(name, found, "save it in that form")
         return Numbers(name, array)
 
-    def cells(self, name: str) -> list[Numbers]:
-        """Return the arrays of a cell array, in MATLAB's order: down the columns."""
+    def cells(self, name: str, *, checked: bool = True) -> list[Numbers]:
+        """Return the arrays of a cell array, in MATLAB's order: down the columns.
+
+        Without `checked` some may be no numbers, which `Numbers.check` says.
+        """
         children = self._array(name, "a cell array", "cells").children()
-        for number, child in enumerate(children, 1):
-            if child.kind != "numbers":
-                found = f"{child.kind} found in cell {number}, numbers expected"
-                raise FaultError(name, found, instead(child.kind, f"{name}{{{number}}}"))
-        return [Numbers(f"{name}{{{number}}}", child) for number, child in enumerate(children, 1)]
+        found = [Numbers(name, child, number) for number, child in enumerate(children, 1)]
+        for cell in found if checked else ():
+            cell.check()
+        return found
 
     def texts(self, name: str) -> list[str]:
         """Return the rows of a char matrix, or the texts of a cell array, stripped on the right.
@@ -199,11 +201,24 @@ class Numbers:
         dtype: Type of the numbers.
     """
 
-    def __init__(self, name: str, array: Array) -> None:
-        self._name = name
+    def __init__(self, name: str, array: Array, cell: int | None = None) -> None:
+        self._variable, self._cell = name, cell
+        self._name = name if cell is None else f"{name}{{{cell}}}"
         self._array = array
         self.shape = array.shape
         self.dtype = array.dtype
+
+    @property
+    def is_readable(self) -> bool:
+        """False for an array that is no numbers."""
+        return self._array.kind == "numbers"
+
+    def check(self) -> None:
+        """Raise FaultError for an array that is no numbers."""
+        if not self.is_readable:
+            place = "" if self._cell is None else f" in cell {self._cell}"
+            found = f"{self._array.kind} found{place}, numbers expected"
+            raise FaultError(self._variable, found, instead(self._array.kind, self._name))
 
     def read(
         self,

@@ -20,6 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from cortext.data.checks import AGAIN, FaultError, check_memory
+from cortext.data.hdf5_refused import other_format
 from cortext.data.readers.files.matlab5_arrays import MATRIX, Array5, Parser
 from cortext.data.readers.files.matlab_classes import STRUCT, instead
 
@@ -58,7 +59,7 @@ class File5:
         header = file.read(_HEADER)
         self._order = {b"IM": "<", b"MI": ">"}.get(header[126:128], "")
         if len(header) < _HEADER or not self._order:
-            raise FaultError(
+            raise other_format(path, "a MATLAB file", header) or FaultError(
                 None,
                 "not a MATLAB file of version 5 or 7.3",
                 "give a .mat file as MATLAB's save writes it, with -v7 or -v7.3",

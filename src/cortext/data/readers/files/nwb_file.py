@@ -40,6 +40,7 @@ from cortext.errors import nearest
 
 TRIALS = "intervals/trials"
 _FOLDERS = ("acquisition", "processing", "analysis", "stimulus", "scratch")
+_TABLES = ("intervals", "units", "general/extracellular_ephys", *_FOLDERS)
 _DEEPEST = 8  # groups within groups; pynwb makes at most four
 _MOST_GROUPS = 10_000
 _MOST_ROWS = 100_000
@@ -196,8 +197,7 @@ class NwbFile:
 
     def tables(self) -> tuple[str, ...]:
         """Return the places of the tables, such as `intervals/trials`."""
-        parts = _parts(self._file, ("intervals", *_FOLDERS))
-        return tuple(path for path, part in parts if _is_table(part))
+        return tuple(path for path, part in _parts(self._file, _TABLES) if _is_table(part))
 
     def table(self, path: str = TRIALS) -> Table:
         """Return the table of that place. Raises FaultError where there is none."""

@@ -160,7 +160,7 @@ def label_keys(guess: Guess) -> Iterator[str]:
         cues = guess.cues
         yield from _sentence(cues.column.name, cues.texts)
         yield f"  cues: {quoted(cues.name)}  # the texts that the numbers count"
-        yield f"  first_cue: {min(int(np.min(cues.column.values)), 1)}"
+        yield f"  first_cue: {min(int(np.nanmin(cues.column.values)), 1)}"
     else:
         yield "  name: SENTENCES  # not found: the column or variable with a text for each trial"
     n_blocks = 1

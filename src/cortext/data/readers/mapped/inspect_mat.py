@@ -35,6 +35,7 @@ from cortext.data.trial import is_plain_name
 _LENGTH = re.compile("len|bins|steps|dur|sample", re.I)
 _BIN = re.compile("bin.?(size|width|ms|len|dur)", re.I)
 _FEW = 3  # cells whose equal rows say something
+_MOST = 0.5  # part of the trials that fits; others were skipped (NaN), or need a correction
 _FEWEST_BINS = 10  # times as many bins as columns, in continuous recordings
 _EPOCHS = ("go", "speech", "trial", "epoch", "")
 _FORMS = {
@@ -131,16 +132,21 @@ def _variable(file: MatFile, name: str) -> _Variable:
 
 
 def _read_cells(file: MatFile, name: str, found: _Variable) -> str:
-    cells = file.cells(name)
+    cells = file.cells(name, checked=False)
     found.n_cells = len(cells)
-    full = [cell for cell in cells if 0 not in cell.shape]
+    readable = [cell for cell in cells if cell.is_readable]
+    if cells and not readable:
+        cells[0].check()
+    full = [cell for cell in readable if 0 not in cell.shape]
     found.cells = [cell.shape for cell in full]
     if full and len(full[0].shape) == 2:
         found.counts = kind_of(full[0].read(0, min(full[0].shape[0], SAMPLE)))
-    about = ", ".join(f"{cell.dtype} {shape_text(cell.shape)}" for cell in cells[:3])
-    about += ", ..." if len(cells) > 3 else ""
-    if len(full) < len(cells):
-        about += f"; {len(cells) - len(full)} of {len(cells)} are empty"
+    about = ", ".join(f"{cell.dtype} {shape_text(cell.shape)}" for cell in readable[:3])
+    about += ", ..." if len(readable) > 3 else ""
+    if len(full) < len(readable):
+        about += f"; {len(readable) - len(full)} of {len(cells)} are empty"
+    if len(readable) < len(cells):
+        about += f"; {len(cells) - len(readable)} of {len(cells)} are no numbers"
     rows = {shape[0] for shape in found.cells if len(shape) == 2}
     if len(full) >= _FEW and len(rows) == 1:
         about += f"; all have {rows.pop()} rows: transpose them if these are channels"
@@ -218,8 +224,7 @@ def _lengths(found: dict[str, _Variable], n_trials: int, n_bins: int) -> str | N
         values = each.values
         if not _LENGTH.search(name) or not isinstance(values, np.ndarray):
             continue
-        known = values[np.isfinite(values)]  # NaN stands for a trial that was skipped
-        if len(values) == n_trials and len(known) and ((known >= 1) & (known <= n_bins)).all():
+        if len(values) == n_trials and ((values >= 1) & (values <= n_bins)).mean() > _MOST:
             return name
     return None
 
@@ -231,9 +236,8 @@ def _epochs(found: dict[str, _Variable], n_bins: int) -> str | None:
         if each.pairs is None:
             continue
         pairs = each.pairs.astype(np.float64)
-        pairs = pairs[~np.isnan(pairs).any(axis=1)]  # NaN stands for a trial that was skipped
-        is_within = ((pairs >= 1) & (pairs <= n_bins)).all()
-        if len(pairs) and is_within and (pairs[:, 0] <= pairs[:, 1]).all():
+        is_within = ((pairs >= 1) & (pairs <= n_bins)).all(axis=1)
+        if len(pairs) and (is_within & (pairs[:, 0] <= pairs[:, 1])).mean() > _MOST:
             fitting.append(name)
 
     def rank(name: str) -> int:
@@ -255,7 +259,10 @@ def _cues(columns: list[TrialColumn], found: dict[str, _Variable]) -> Cues | Non
     """Return the column with numbers of cues, and the variable with the cues."""
     for column in columns:
         numbers = column.values
-        if isinstance(numbers, list) or not SENTENCE.search(column.name) or not len(numbers):
+        if isinstance(numbers, list) or not SENTENCE.search(column.name):
+            continue
+        numbers = numbers[np.isfinite(numbers)]
+        if not len(numbers):
             continue
         for name, each in found.items():
             texts = each.values

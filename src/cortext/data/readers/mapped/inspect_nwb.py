@@ -79,15 +79,19 @@ def _add_series(guess: Guess, series: Series) -> bool:
     if series.rate is not None:
         bin_ms, about = 1000 / series.rate, f"{series.rate:g} Hz"
     else:
-        with suppress(FaultError):
+        try:
             bin_ms = 1000 * _step(series.times())
             about = f"timestamps, {bin_ms:.6g} ms apart"
+        except FaultError as fault:
+            about = f"timestamps: {fault.message}"
     unit = f", unit {series.unit}" if series.unit else ""
-    if len(series.shape) == 2 and series.shape[1] > _WIDE * series.shape[0]:
+    if not series.shape[0]:
+        unit += "; a series without samples"
+    elif len(series.shape) == 2 and series.shape[1] > _WIDE * series.shape[0]:
         unit += f"; transpose it if the {series.shape[1]} columns are samples"
     shape = shape_text(series.shape)
     guess.items.append(Item(series.path, f"series of {series.dtype}", shape, about + unit))
-    is_wide = len(series.shape) == 2 and series.shape[1] >= FEWEST_COLUMNS
+    is_wide = len(series.shape) == 2 and series.shape[1] >= FEWEST_COLUMNS and series.shape[0]
     if not is_wide or bin_ms is None or not _FINEST_MS <= round(bin_ms, 3) <= LONGEST_MS:
         return False
     bin_ms = round(bin_ms, 3)
@@ -137,6 +141,8 @@ def _add_units(guess: Guess, file: NwbFile) -> None:
         guess.items.append(Item(UNITS, "spikes", "", fault.message))
         return
     if not units:
+        if UNITS in file.tables():
+            guess.items.append(Item(UNITS, "spikes", "", "no spike times found"))
         return
     about = f"{units.n_spikes:,} spikes"
     if units.range_s is not None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
@@ -52,7 +52,7 @@ class MappedFile(Protocol):
         """Return the value of each trial in a column or variable; texts or numbers."""
 
     def blocks(self, name: str) -> ColumnValues:
-        """Return the block of each trial."""
+        """Return the block of each trial, or a FaultError that says why it has none."""
 
     def cues(self, name: str) -> Sequence[str]:
         """Return the cues of a variable."""
@@ -83,7 +83,12 @@ OpenFile = Callable[[Path], AbstractContextManager[MappedFile]]
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """A trial of one file, as the mapping reads it; `number` counts all trials of its block."""
+    """A trial of one file, as the mapping reads it.
+
+    Attributes:
+        number: Counts all trials of the block.
+        fault: Why its block or sentence is unknown; reading the trial says so.
+    """
 
     path: Path
     index: int
@@ -92,6 +97,7 @@ class _Row:
     split: str
     sentence: str | None
     n_bins: int
+    fault: FaultError | None = None
 
 
 class _OneFile(AbstractContextManager["_OneFile"]):
@@ -194,11 +200,11 @@ def _contents(
 
 def _longer_bins(file: MappedFile, bin_ms: float) -> list[str]:
     """Return a note for each feature whose bins are longer than those of the mapping."""
-    try:
-        parts = file.parts(0)
-    except FaultError:  # named where the trial is read
-        return []
-    return [divided_note(f"bins of {p.name}", p.bin_ms, bin_ms) for p in parts if p.bin_ms > bin_ms]
+    for trial in range(file.n_trials):
+        with suppress(FaultError):  # named where the trial is read
+            parts = [part for part in file.parts(trial) if part.bin_ms > bin_ms]
+            return [divided_note(f"bins of {part.name}", part.bin_ms, bin_ms) for part in parts]
+    return []
 
 
 def _place(path: Path, paths: Sequence[Path]) -> str:
@@ -206,16 +212,40 @@ def _place(path: Path, paths: Sequence[Path]) -> str:
     return "" if path == paths[0] else path.name
 
 
+def _blocks_of(
+    file: MappedFile, number: int, mapping: AnyMapping
+) -> tuple[list[int], dict[int, FaultError]]:
+    """Return the block of each trial, and the fault of each trial that names none.
+
+    Such a trial counts to the block before it, or to the first one.
+    """
+    if mapping.block is None:
+        return [number] * file.n_trials, {}
+    name = mapping.block.name
+    known: dict[int, int] = {}
+    faults: dict[int, FaultError] = {}
+    for index, value in enumerate(file.blocks(name)):
+        try:
+            if isinstance(value, FaultError):
+                raise value
+            known[index] = _whole_number(value, name)
+        except FaultError as fault:
+            faults[index] = fault
+    if not known:
+        raise faults[0]
+    blocks = [next(iter(known.values()))]
+    for index in range(file.n_trials):
+        blocks.append(known.get(index, blocks[-1]))
+    return blocks[1:], faults
+
+
 def _rows(
     file: MappedFile, path: Path, number: int, mapping: AnyMapping, left_out: Counter[str]
 ) -> Iterator[_Row]:
     """Yield the trials of a file that are read; count the others by the reason."""
-    sentences = _sentences(file, mapping.sentence)
-    if mapping.block is None:
-        blocks = [number] * file.n_trials
-    else:
-        name = mapping.block.name
-        blocks = [_whole_number(value, name) for value in file.blocks(name)]
+    blocks, faults = _blocks_of(file, number, mapping)
+    sentences, unknown = _sentences(file, mapping.sentence)
+    faults = unknown | faults
     splits: ColumnValues | None = None
     if mapping.split is not None and mapping.split.name is not None:
         splits = file.column(mapping.split.name)
@@ -239,6 +269,9 @@ def _rows(
             if split == "leave_out":
                 left_out[f"of split {_said(splits[index])}"] += 1
                 continue
+        if index in faults:
+            yield _Row(path, index, block, trial_number, str(split), None, 0, faults[index])
+            continue
         sentence = None if sentences is None else sentences[index].strip()
         if sentence and mapping.sentence is not None:
             if sentence in map(str.strip, mapping.sentence.leave_out):
@@ -262,31 +295,45 @@ def _n_bins(file: MappedFile, trial: int, bin_ms: float) -> int:
         return 0
 
 
-def _sentences(file: MappedFile, sentences: Sentences | None) -> ColumnValues | None:
-    """Return the sentences as the file has them, also those that numbers name."""
+def _sentences(
+    file: MappedFile, sentences: Sentences | None
+) -> tuple[ColumnValues | None, dict[int, FaultError]]:
+    """Return the sentences as the file has them, also those that numbers name.
+
+    And the fault of each trial whose number names none.
+    """
     if sentences is None:
-        return None
+        return None, {}
     found = file.column(sentences.name)
     if sentences.cues is None:
         if len(found) and not isinstance(found[0], str):
             raise FaultError(
                 sentences.name, "numbers found, texts expected", "name their cues in sentence.cues"
             )
-        return found
+        return found, {}
     given = sentences.cues
     cues = file.cues(given) if isinstance(given, str) else given
-    texts = []
-    for value in found:
-        at = _whole_number(value, sentences.name) - sentences.first_cue
-        if not 0 <= at < len(cues):
-            last = sentences.first_cue + len(cues) - 1
-            raise FaultError(
-                sentences.name,
-                f"cue {at + sentences.first_cue} found, {sentences.first_cue} to {last} expected",
-                "correct sentence.cues or sentence.first_cue",
-            )
-        texts.append(cues[at])
-    return texts
+    texts: list[Any] = []
+    faults: dict[int, FaultError] = {}
+    for index, value in enumerate(found):
+        try:
+            texts.append(_cue(value, cues, sentences))
+        except FaultError as fault:
+            faults[index] = fault
+            texts.append("")
+    if len(faults) == len(texts):
+        raise faults[0]
+    return texts, faults
+
+
+def _cue(value: Any, cues: Sequence[str], sentences: Sentences) -> str:
+    """Return the cue of a number; raise FaultError for one that names none."""
+    first = sentences.first_cue
+    at = _whole_number(value, sentences.name) - first
+    if 0 <= at < len(cues):
+        return cues[at]
+    found = f"cue {at + first} found, {first} to {first + len(cues) - 1} expected"
+    raise FaultError(sentences.name, found, "correct sentence.cues or sentence.first_cue")
 
 
 def _whole_number(value: Any, name: str) -> int:
@@ -344,6 +391,8 @@ def _blocks(
 def _trial(row: _Row, files: _OneFile, paths: Sequence[Path], bin_ms: float) -> RecordedTrial:
     def read() -> np.ndarray:
         with named_faults(_place(row.path, paths)):
+            if row.fault is not None:
+                raise row.fault
             return joined(files.get(row.path).parts(row.index), bin_ms)
 
     return RecordedTrial(row.number, row.n_bins, read, row.sentence)
