@@ -142,3 +142,11 @@ def test_a_channel_of_nan_in_session_files_is_packed_as_zero_with_one_line(tmp_p
     np.testing.assert_array_equal(found[:, others], alive[:, others])
     if conventions.features != "raw":
         assert not found[:, 5].any()
+
+
+def test_a_range_is_left_to_whoever_has_named_it():
+    survey = FeatureSurvey()
+    for trial in trials(Conventions(), lambda day, number, x_TC: 100 * x_TC):
+        survey.add(trial)
+    assert len(survey.notes("z-scored")) == 1
+    assert survey.notes("z-scored", with_range=False) == []

@@ -65,6 +65,7 @@ def _write(
     """
     from cortext.data.inspect import inspect
     from cortext.data.readers.importing import import_source
+    from cortext.data.readers.survey import states_range
 
     with progress_bar("importing") as progress:
         done = import_source(
@@ -78,7 +79,8 @@ def _write(
     report = None
     if done.n_written or done.n_kept:
         with progress_bar("reading") as progress:
-            report = inspect(out, progress=progress)
+            is_said = any(map(states_range, done.notes))
+            report = inspect(out, progress=progress, with_range=not is_said)
     if as_json:
         print_json(
             {

@@ -126,12 +126,13 @@ class FeatureSurvey:
         lowest = min(float(one.low_C.min()) for one in sessions)
         return range_of(Moments.total(one.moments for one in sessions if one.moments.n), lowest)
 
-    def notes(self, features: Features) -> list[str]:
+    def notes(self, features: Features, *, with_range: bool = True) -> list[str]:
         """Return what people should know, a line each.
 
         Args:
             features: What the features are to be; raw ones are compared with those of the other
                 sessions.
+            with_range: Compare the range of the features, too.
         """
         z_scored = features == "z-scored"
         notes = []
@@ -144,7 +145,7 @@ class FeatureSurvey:
                 f"{features_named(set(self.absent))}: NaN throughout {n} of {self.n_trials} trials,"
                 f" left out (0); leave out for good with {LEAVE_OUT}"
             )
-        notes += self._range_notes(z_scored)
+        notes += self._range_notes(z_scored) if with_range else ()
         constant: set[int] = set()
         for session in self._sessions.values():
             constant |= session.constant

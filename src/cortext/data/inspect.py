@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from cortext.data.checks import FLOAT16_MAX, LIMITS, Limits, Problem
-from cortext.data.conventions import RELEASE_CONVENTIONS, Conventions
+from cortext.data.conventions import RELEASE_CONVENTIONS, Conventions, Features
 from cortext.data.dataset import Dataset, open_session_files
 from cortext.data.feature_survey import FeatureSurvey
 from cortext.data.label_sentences import LabelSentences
@@ -122,6 +122,7 @@ def inspect(
     limits: Limits = LIMITS,
     check_sentences: bool = True,
     too_short: Callable[[Trial, str], str | None] = lambda trial, split: None,
+    with_range: bool = True,
 ) -> DatasetReport:
     """Read every trial of a directory of session files, or of a packed one, and report.
 
@@ -137,6 +138,7 @@ def inspect(
             their sentences.
         too_short: Returns why a trial of a split is too short for a model, or None. Such trials
             are listed, and not left out.
+        with_range: Note features whose range is not the expected one.
 
     Raises:
         DataError: Where it is neither of them, and for a damaged `cortext.json`.
@@ -158,6 +160,7 @@ def inspect(
         return survey.report(path, "packed", packed.n_features)
     dataset = open_session_files(path, limits=limits)
     survey = _Survey(dataset.conventions, check_sentences, too_short)
+    survey.with_range = with_range
     total = sum(dataset.n_trials(split) for split in dataset.splits)
     survey.take(_session_trials(dataset, survey), progress, total)
     try:
@@ -240,6 +243,7 @@ class _Survey:
         self.tokens: Counter[int] = Counter()
         self.features = FeatureSurvey()
         self.known_notes: Iterable[str] = ()
+        self.with_range = True
 
     def take(
         self,
@@ -327,7 +331,8 @@ class _Survey:
     def _feature_notes(self, kind: str) -> list[str]:
         """Return the notes on the features; packed ones have those of their session files, too."""
         is_raw = self.conventions.features == "raw" and kind == "session files"
-        found = self.features.notes("raw" if is_raw else "z-scored")
+        kind_of: Features = "raw" if is_raw else "z-scored"
+        found = self.features.notes(kind_of, with_range=self.with_range)
         return list(dict.fromkeys([*self.known_notes, *found]))
 
 

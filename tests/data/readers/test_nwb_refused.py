@@ -222,3 +222,14 @@ def test_damage_of_one_trial_leaves_the_others(tmp_path: Path) -> None:
     assert problem.trial == "block 0 trial 1"
     assert "damaged HDF5" in str(problem)
     assert done.n_written == 1
+
+
+def test_a_trial_without_a_block_costs_itself_alone(tmp_path: Path) -> None:
+    path = tmp_path / "a.nwb"
+    write_simple(path, cue_rows("one", "two", "yes", block=[1.0, np.nan, 2.0]))
+    text = SIMPLE + "block: {name: block}\n"
+    source = nwb(path, mapping_file(tmp_path, text))
+    (problem,) = import_source(source, tmp_path / "out", skip_bad=True, normalise="none").problems
+    assert str(problem).startswith(f"{path}: block 1 trial 1: block: nan found, a whole number")
+    trials = open_dataset(tmp_path / "out").trials("train")
+    assert [(trial.sentence, trial.block) for trial in trials] == [("one", 1), ("yes", 2)]

@@ -138,6 +138,9 @@ def test_a_recording_of_nothing_says_so(tmp_path):
     assert done.notes == [
         f"{DAYS[0]}: tx: left out (0): columns 10-15 (flat); no column is left that says anything"
     ]
+    (problem,) = done.problems
+    assert problem.message == "no feature is left that says anything; name other features"
+    assert (done.n_written, done.n_refused) == (0, 1)
 
 
 def test_counts_that_are_no_counts_are_noted(tmp_path):

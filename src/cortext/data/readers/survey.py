@@ -27,6 +27,9 @@ _LARGEST_MEAN = 10.0
 _OTHER_UNIT = 100.0
 """Ratio of mean magnitudes of two recordings from which on one has another unit."""
 
+_VALUES = "values from"
+"""Beginning of a note on the range of the values, after the name of the features."""
+
 Ranges = dict[str, list[float]]
 """Lowest, highest and mean magnitude of the values of each group of features, by its name."""
 
@@ -184,7 +187,7 @@ class Survey:
             low, high, mean = ranges[group.name]
             is_fraction = bool(all_.fraction_C[part].any()) and not (rebinned or group.is_divided)
             before = f"{group.name}: " if group.name else "features: "
-            values = f"{before}values from {_short(low)} to {_short(high)}"
+            values = f"{before}{_VALUES} {_short(low)} to {_short(high)}"
             if group.is_counts and (low < 0 or is_fraction):
                 notes.append(
                     f"{values} found for `kind: counts`, whole numbers from 0 expected; power has"
@@ -222,6 +225,11 @@ class Survey:
                 line += f"; `columns: {as_ranges(kept)}` leaves them out for good"
             notes.append(line)
         return notes
+
+
+def states_range(note: str) -> bool:
+    """Return whether a note of an import gives the range of a recording's values."""
+    return f": {_VALUES} " in note
 
 
 def _other_units(

@@ -51,6 +51,20 @@ def test_a_series_of_another_form_is_listed(path: Path, shape: tuple, reason: st
     assert parts(path)["acquisition/tx"] == ("series", reason)
 
 
+def test_units_without_spikes_and_series_without_times_are_listed(path: Path) -> None:
+    with h5py.File(path, "r+") as file:
+        file["acquisition/tx/timestamps"][7] = np.nan
+        file["units/quality"] = ["good", "poor"]
+        file["units"].attrs["colnames"] = ["quality"]
+        file["general/extracellular_ephys/electrodes/group_name"] = ["6v", "44"]
+        file["general/extracellular_ephys/electrodes"].attrs["colnames"] = ["group_name"]
+    found = parts(path)
+    assert "NaN or Inf found, seconds expected" in found["acquisition/tx"][1]
+    assert found["units/quality"] == ("column", "'good', 'poor'")
+    assert "no spike times found" in [item.about for item in inspect_nwb(path)[0]]
+    assert found["general/extracellular_ephys/electrodes/group_name"] == ("column", "'6v', '44'")
+
+
 def test_links_tables_units_and_data_elsewhere_are_listed(path: Path) -> None:
     with h5py.File(path, "r+") as file:
         file["acquisition/gone"] = h5py.SoftLink("/acquisition/never")
