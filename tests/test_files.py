@@ -3,12 +3,15 @@
 import errno
 import os
 import signal
+import stat
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from cortext.config import save_config
 from cortext.errors import DataError, RunError
 from cortext.files import (
     atomic_directory,
@@ -33,6 +36,16 @@ with exclusive(Path(sys.argv[1]), RunError("held")):
     print("held", flush=True)
     time.sleep(60)
 """
+
+
+@dataclass
+class Sampled:
+    name: str
+
+
+def save_directory(path: Path) -> None:
+    with atomic_directory(path) as folder:
+        (folder / "file").write_bytes(b"new")
 
 
 @pytest.fixture
@@ -109,6 +122,60 @@ def test_what_cannot_be_written_is_known_before_the_work(tmp_path: Path) -> None
         check_writable(tmp_path / "file" / "out.csv")
     with pytest.raises(DataError, match="has no name"):
         check_writable(Path())
+
+
+def test_a_stream_is_written_where_it_is_and_never_replaced(tmp_path: Path) -> None:
+    reading, writing = os.pipe()
+    stream = Path(f"/dev/fd/{writing}")
+    check_writable(stream)
+    atomic_write(stream, b"in a pipe")
+    assert os.read(reading, 100) == b"in a pipe"
+    os.close(reading)
+    os.close(writing)
+    # As after `print` to a file: what was written before and after stays.
+    with (tmp_path / "file").open("wb", buffering=0) as file:
+        for stream in (Path(f"/dev/fd/{file.fileno()}"), Path(f"/proc/self/fd/{file.fileno()}")):
+            file.write(b"before ")
+            atomic_write(stream, b"result ")
+        file.write(b"after")
+    assert (tmp_path / "file").read_bytes() == b"before result before result after"
+    check_writable(Path(os.devnull))
+    atomic_write(Path(os.devnull), b"lost")
+    assert stat.S_ISCHR(Path(os.devnull).stat().st_mode)
+
+
+def test_a_pipe_is_no_place_for_a_file_or_directory(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for write in (check_writable, lambda path: atomic_write(path, b""), save_directory):
+        with pytest.raises(DataError, match="is a pipe or a device, which would be lost"):
+            write(pipe)
+    with pytest.raises(NotADirectoryError):
+        replace_directory(tmp_path, pipe)
+    assert stat.S_ISFIFO(pipe.lstat().st_mode)
+    with pytest.raises(DataError, match="is a pipe or a device"):
+        save_directory(Path("/dev/stdout"))
+
+
+def test_a_disk_that_keeps_no_modes_is_written_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr("os.fchmod", refuse)
+    atomic_write(tmp_path / "file", b"new")
+    save_directory(tmp_path / "folder")
+    assert (tmp_path / "file").read_bytes() == b"new"
+    assert (tmp_path / "folder").is_dir()
+
+
+def test_a_configuration_is_not_written_through_a_link(tmp_path: Path) -> None:
+    (tmp_path / "victim").write_text("mine")
+    (tmp_path / "config.yaml").symlink_to(tmp_path / "victim")
+    save_config(Sampled("é"), tmp_path / "config.yaml")
+    assert (tmp_path / "victim").read_text() == "mine"
+    assert (tmp_path / "config.yaml").read_bytes() == "name: é\n".encode()
 
 
 def test_a_lock_keeps_others_out_until_its_process_is_killed(tmp_path: Path, holder) -> None:

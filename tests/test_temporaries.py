@@ -173,6 +173,16 @@ def test_what_another_machine_wrote_stays_for_a_week(tmp_path: Path) -> None:
     assert names(tmp_path) == ["out"]
 
 
+def test_a_clock_that_is_ahead_removes_nothing_of_another_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / ".out.00000000-0123456789abcdef.tmp"
+    file.touch()
+    monkeypatch.setattr("cortext.temporaries.time.time", lambda: 4e9)  # in 2096
+    write(tmp_path / "out", "new")
+    assert file.exists()
+
+
 def test_nothing_is_cleared_where_nothing_can_be_locked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -254,6 +264,17 @@ def test_a_name_may_be_as_long_as_the_disk_lets_it(tmp_path: Path) -> None:
     write(tmp_path / name, "new")
     write(tmp_path / name, "newer")
     assert names(tmp_path) == [name]
+
+
+def test_long_names_that_begin_alike_are_told_apart(tmp_path: Path) -> None:
+    one, other = (tmp_path / ("n" * 250 + end) for end in "ab")
+    left = new_temporary(one, directory=True)
+    os.close(left.descriptor)
+    left.path.rename(left.path.with_name(left.path.name + temporaries.OLD))
+    restore(other)
+    assert not other.exists()
+    restore(one)
+    assert one.is_dir()
 
 
 def test_a_path_without_a_name_is_refused(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ import yaml
 
 from cortext.arguments import as_path, check_list, check_text
 from cortext.errors import ConfigError, CortextError, nearest
-from cortext.files import MOST_LEVELS, check_file
+from cortext.files import MOST_LEVELS, atomic_write, check_file
 
 C = TypeVar("C")
 MOST_BYTES = 1 << 20
@@ -263,7 +263,8 @@ def to_mapping(config: Any) -> dict[str, Any]:
 
 def save_config(config: Any, path: str | Path) -> None:
     """Write the config as YAML."""
-    Path(path).write_text(yaml.safe_dump(to_mapping(config), sort_keys=False, allow_unicode=True))
+    text = yaml.safe_dump(to_mapping(config), sort_keys=False, allow_unicode=True)
+    atomic_write(Path(path), text.encode())
 
 
 def _plain(value: Any) -> Any:

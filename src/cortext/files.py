@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 
 from cortext.errors import CortextError, DataError, RunError
 from cortext.renames import exchange, rename_new, sync_tree
-from cortext.temporaries import OLD, Temporary, new_temporary, restore, try_lock
+from cortext.temporaries import OLD, Temporary, new_temporary, open_stream, restore, try_lock
 
 _TRIES = 8
 _SHORT_WRITE = re.compile(r"\d+ requested and \d+ written")
@@ -44,10 +44,15 @@ def atomic_stream(
     OSError, and then the old file stays.
 
     Args:
-        path: The file to write; its directory is made.
+        path: The file to write; its directory is made. A stream such as `/dev/stdout` is written
+            as it is.
         keep: New name of the old file.
         private: Only the owner may read the file.
     """
+    if (stream := open_stream(path)) is not None:
+        with stream:
+            yield stream
+        return
     temporary = new_temporary(path)
     try:
         with open(temporary.descriptor, "wb", closefd=False) as file:
@@ -134,7 +139,7 @@ def _rename_directory(new: Path, out: Path) -> Path | None:
     """Flush and rename a directory; return where the older one is now."""
     # Resolved but for the last part: runs/../runs does not exist while runs is renamed.
     new, out = (path.parent.resolve() / path.name for path in (new, out))
-    if out.is_file() and not out.is_symlink():
+    if os.path.lexists(out) and not (out.is_dir() or out.is_symlink()):
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(out))
     sync_tree(new)
     if not os.path.lexists(out):
@@ -201,7 +206,10 @@ def refuse_foreign(folder: Path, names: Iterable[str], what: str) -> None:
 def check_writable(path: Path) -> None:
     """Raise DataError where a file or directory cannot be made as `path`: before hours of work."""
     with disk_errors(path):
-        new_temporary(path).discard()
+        if (stream := open_stream(path)) is not None:
+            stream.close()
+        else:
+            new_temporary(path).discard()
 
 
 def disk_error(error: Exception, path: Path) -> DataError:

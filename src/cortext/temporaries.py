@@ -21,6 +21,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from cortext.errors import DataError
 from cortext.renames import rename_new
@@ -32,6 +33,9 @@ _NAME = re.compile(
 )
 """Earlier versions named the process only."""
 _MOST_NAME_BYTES = 200
+_STREAM = re.compile(
+    r"/dev/(?:(?P<name>stdout|stderr|null|tty)|fd/(?P<fd>[0-9]+))|/proc/self/fd/(?P<proc>[0-9]+)"
+)
 _TRIES = 8
 _FOREIGN_DAYS = 7
 """Days without a change after which files of another machine are taken for left behind.
@@ -70,7 +74,8 @@ class Temporary:
             os.umask(umask)
         mode = os.fstat(self.descriptor).st_mode
         most = 0o777 if stat.S_ISDIR(mode) else 0o666
-        os.fchmod(self.descriptor, most & ~umask | mode & stat.S_ISGID)
+        with suppress(OSError):  # disks of Windows and some network file systems keep no modes
+            os.fchmod(self.descriptor, most & ~umask | mode & stat.S_ISGID)
 
     def unlock(self) -> None:
         """Let other processes lock it, those too that were forked from this one."""
@@ -91,12 +96,19 @@ def new_temporary(path: Path, *, directory: bool = False) -> Temporary:
     """Make a temporary file or directory that will become `path`; remove abandoned ones of it.
 
     Raises:
-        DataError: For a path without a name of its own (`.`), which nothing can be renamed to.
+        DataError: For a path without a name of its own (`.`), which nothing can be renamed to, and
+            for a pipe or device, which would be lost.
         OSError: It cannot be made.
     """
     if path.name in ("", ".."):
         raise DataError(
             "has no name that it could be written under",
+            where=path,
+            fix="give a new directory or file",
+        )
+    if _is_special(path):
+        raise DataError(
+            "is a pipe or a device, which would be lost",
             where=path,
             fix="give a new directory or file",
         )
@@ -119,6 +131,27 @@ def new_temporary(path: Path, *, directory: bool = False) -> Temporary:
                 return temporary
         temporary.discard()
     raise OSError(errno.EAGAIN, "other processes remove what is written here", str(path))
+
+
+def _is_special(path: Path) -> bool:
+    if _STREAM.fullmatch(str(path)):
+        return True
+    try:
+        kind = stat.S_IFMT(os.lstat(path).st_mode)
+    except OSError:
+        return False
+    return kind not in (stat.S_IFREG, stat.S_IFDIR, stat.S_IFLNK)
+
+
+def open_stream(path: Path) -> BinaryIO | None:
+    """Open `/dev/stdout` and its like, which no file can replace; None for another path."""
+    match = _STREAM.fullmatch(str(path))
+    if match is None:
+        return None
+    number = {"stdout": "1", "stderr": "2"}.get(match["name"], match["fd"] or match["proc"])
+    # A duplicate goes on where the stream is; opened anew, a file would be overwritten.
+    descriptor = os.open(path, os.O_WRONLY | os.O_NOCTTY) if number is None else os.dup(int(number))
+    return os.fdopen(descriptor, "wb")
 
 
 def _made(path: Path, directory: bool) -> Temporary:
@@ -183,7 +216,9 @@ def _clear_one(folder: Path, name: str, match: re.Match[str], earlier: bool) -> 
             return
         if not (is_ours or earlier):
             return
-        oldest_s = time.time() - _FOREIGN_DAYS * 86400
+        # Of a network file system, the folder has the server's time: this clock may be ahead.
+        now_s = min(time.time(), folder.stat().st_mtime)
+        oldest_s = now_s - _FOREIGN_DAYS * 86400
         if not is_ours or machine == _machine() or _changed_s(path) < oldest_s:
             _remove(path)
 
@@ -232,7 +267,9 @@ def _stem(name: str) -> str:
     encoded = os.fsencode(name)
     if len(encoded) <= _MOST_NAME_BYTES:
         return name
-    return encoded[:_MOST_NAME_BYTES].decode(errors="ignore")
+    # Without the hash, what becomes another long name would be taken for what becomes this one.
+    end = hashlib.sha256(encoded).hexdigest()[:16]
+    return f"{encoded[: _MOST_NAME_BYTES - 17].decode(errors='ignore')}-{end}"
 
 
 @functools.cache

@@ -9,16 +9,18 @@ import signal
 import threading
 import zipfile
 from collections.abc import Iterator
+from email.message import Message
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.error import HTTPError
+from urllib.request import Request
 
 import pytest
 
 from cortext.data import fetch as fetcher
 from cortext.data import fetched
 from cortext.data.archive import unpacked
-from cortext.data.download import RemoteFile, download
+from cortext.data.download import RemoteFile, _WebOnly, download
 from cortext.data.fetch import fetch
 from cortext.errors import DataError
 from cortext.files import exclusive
@@ -697,6 +699,59 @@ def test_a_file_without_a_digest_is_never_made_of_two_versions(
         found = download(RemoteFile("a", server.url, 10), tmp_path).read_bytes()
         assert server.asked == [None, "bytes=5-" if etag else None]
     assert found == (b"01234abcde" if etag else b"ABCDEFGHIJ")
+
+
+def test_a_server_that_never_gets_further_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    monkeypatch.setattr("cortext.data.download.time.sleep", lambda seconds: None)
+    begun = HEAD + b"Content-Length: 10\r\n\r\n01234"
+    gone = b"HTTP/1.1 416 Range Not Satisfiable\r\nContent-Length: 0\r\n\r\n"
+    # One more turn ends the test without the bound: then the whole file comes.
+    answers = [begun, gone] * 20 + [HEAD + b"Content-Length: 10\r\n\r\n0123456789"]
+    with (
+        Answer(*answers) as server,
+        pytest.raises(DataError, match="cannot be downloaded: the connection closed after 0 of 10"),
+    ):
+        download(RemoteFile("a", server.url, 10, "00" * 16, "md5"), tmp_path)
+    assert len(server.asked) < 10
+
+
+def test_an_empty_file_is_fetched(tmp_path: Path) -> None:
+    md5 = "d41d8cd98f00b204e9800998ecf8427e"  # of no bytes, RFC 1321
+    assert download(RemoteFile("a", "http://127.0.0.1:9/a", 0, md5, "md5"), tmp_path).stat()[6] == 0
+
+
+def test_a_redirect_from_https_to_http_is_refused() -> None:
+    request = Request("https://127.0.0.1/a")
+    for scheme in ("http", "https"):
+        target = f"{scheme}://127.0.0.1/b"
+        if scheme == "http":
+            with pytest.raises(ValueError, match=target):
+                _WebOnly().redirect_request(request, io.BytesIO(), 302, "", Message(), target)
+        else:
+            found = _WebOnly().redirect_request(request, io.BytesIO(), 302, "", Message(), target)
+            assert found.full_url == target
+
+
+def test_another_server_that_the_list_names_gets_no_token(
+    repository: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokens: list[str | None] = []
+
+    def note(
+        file: RemoteFile, out: Path, source: None, token: str | None, *_: object
+    ) -> list[Path]:
+        tokens.append(token)
+        return []
+
+    other = "http://127.0.0.2/a"
+    files = [RemoteFile("a", f"{repository.url}/a"), RemoteFile("b", other)]
+    monkeypatch.setattr(fetcher, "list_files", lambda *_: files)
+    monkeypatch.setattr(fetcher, "obtain", note)
+    fetch("t15", tmp_path, base_url=repository.url + "/", token="secret")
+    assert tokens == ["secret", None]
 
 
 def test_content_that_nobody_can_check_is_said_to_be_so(tmp_path: Path) -> None:

@@ -23,12 +23,13 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from cortext.errors import DataError, plain
-from cortext.files import disk_errors, parse_json, sync
+from cortext.files import disk_errors, parse_json
 from cortext.renames import rename_new
 
 _CHUNK = 1 << 20
 _TRIES = 5  # in a row without a single byte of progress
 _MOST_LISTING = 1 << 26
+_SCHEMES = ("http", "https")
 _BUSY = (429, 500, 502, 503, 504)
 
 
@@ -73,15 +74,15 @@ class RemoteFile:
 
 
 class _WebOnly(urllib.request.HTTPRedirectHandler):
-    """Follows redirects to addresses of the web alone; others may name any file."""
+    """Follows redirects to addresses of the web alone, and from `https` never to `http`."""
 
     def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str):  # type: ignore[no-untyped-def]
-        _check_web(newurl)
+        _check_web(newurl, ("https",) if req.type == "https" else _SCHEMES)
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 
-def _check_web(url: str) -> None:
-    if urllib.parse.urlsplit(url).scheme not in ("http", "https"):
+def _check_web(url: str, schemes: tuple[str, ...] = _SCHEMES) -> None:
+    if urllib.parse.urlsplit(url).scheme not in schemes:
         raise ValueError(url)
 
 
@@ -167,9 +168,8 @@ def download(
     part = folder / f".{remote.name}.{(remote.digest or 'unknown')[:12]}.part"
     transfer = _Transfer(remote, part, token, advance or (lambda _: None), timeout)
     _check_space(remote, part)
-    tries = 0
+    tries = most = 0
     while not transfer.complete:
-        before = transfer.done
         try:
             transfer.run()
         except urllib.error.HTTPError as error:
@@ -180,8 +180,9 @@ def download(
             reason = str(getattr(error, "reason", error)) or type(error).__name__
         else:
             reason = f"the connection closed after {transfer.done} of {transfer.size} bytes"
-        # Count only tries that brought no byte: 10 GB over a poor line break off often.
-        tries = 0 if transfer.done > before else tries + 1
+        # Count only tries that brought no further byte: 10 GB over a poor line break off often.
+        tries = 0 if transfer.done > most else tries + 1
+        most = max(most, transfer.done)
         if not transfer.complete and tries >= _TRIES:
             fix = f"check the network and try again; {transfer.done} bytes are kept"
             raise DataError(f"cannot be downloaded: {reason}", where=remote.url, fix=fix)
@@ -337,8 +338,8 @@ class _Transfer:
             raise DataError(
                 f"{problem}; {kept}", where=aside.with_name(self.remote.name), fix="try again"
             )
-        with disk_errors(self.part):
-            sync(self.part)
+        with disk_errors(self.part), self._opened() as file:  # makes an empty one
+            os.fsync(file.fileno())
 
 
 def mismatch(remote: RemoteFile, size: int, hash_: Any | None) -> str | None:

@@ -137,7 +137,9 @@ def fetch(
     with disk_errors(out), exclusive(out, DataError(BUSY, where=out)):
         for file in files:
             source = Path(from_dir) / file.name if from_dir is not None else None
-            products += obtain(file, out, source, token, meter, refused, note)
+            # The list may name another server, which must not get the token.
+            own = token if _server(file.url) == _server(base_url) else None
+            products += obtain(file, out, source, own, meter, refused, note)
     return products
 
 
@@ -182,6 +184,11 @@ def list_files(release: Release, base_url: str = DRYAD, hint: str = "") -> list[
             f"the list of files is not as expected{reason}", where=base_url, fix=fix
         ) from None
     return [file for file in files if file.name != "README.md"]
+
+
+def _server(url: str) -> tuple[str, str]:
+    parts = urllib.parse.urlsplit(url)
+    return parts.scheme, parts.netloc
 
 
 def _json(url: str) -> Any:

@@ -77,7 +77,7 @@ def pack(
     elif list(check_list(sums, "sums", "a list of features' numbers")):
         raise ConfigError("sums is given without bin_ms", fix="give the length of the packed bins")
     out = as_path(out, "out")
-    if out.exists() and not is_packed(out) and (out.is_file() or any(out.iterdir())):
+    if out.exists() and not is_packed(out) and (not out.is_dir() or any(out.iterdir())):
         raise DataError(
             "exists and is not a packed directory",
             where=out,

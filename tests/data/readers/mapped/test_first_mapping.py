@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import resource
+import signal
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -15,9 +17,11 @@ from refusals import complaint
 
 from cortext.cli import run
 from cortext.data import Trial, open_dataset
+from cortext.data.readers.mapped.first_mapping import write_first_mapping
 from cortext.data.readers.mapped.inspect_mat import inspect_mat
 from cortext.data.readers.mapped.inspect_nwb import inspect_nwb
 from cortext.data.readers.mapped.mapping import MatMapping, NwbMapping, load_mapping
+from cortext.errors import DataError
 
 Save = Callable[[Path, Mapping[str, object]], None]
 SAVES = [pytest.param(save_v5, id="v5"), pytest.param(save_v73, id="v7.3")]
@@ -155,6 +159,19 @@ def test_a_mapping_is_never_overwritten(tmp_path: Path, capsys) -> None:
     )
     assert "mine.yaml: is there already, and may be edited; give the first mapping another" in said
     assert mapping.read_text() == "edited"
+
+
+def test_a_mapping_that_does_not_fit_on_the_disk_leaves_no_part(tmp_path: Path) -> None:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
+    try:
+        with pytest.raises(DataError, match="cannot be written: File too large; free some space"):
+            write_first_mapping(tmp_path / "first.yaml", "#" * 100_000)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
+    assert not list(tmp_path.iterdir())
 
 
 def test_what_is_missing_is_named(tmp_path: Path, capsys) -> None:

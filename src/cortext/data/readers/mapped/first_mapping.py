@@ -16,7 +16,7 @@ import numpy as np
 
 from cortext.data.readers.mapped.mapping import FORMAT, FORMAT_VERSION
 from cortext.errors import DataError, shown
-from cortext.files import disk_errors
+from cortext.files import disk_error
 
 FEWEST_COLUMNS = 8
 """Columns from which on an array is taken for features of electrodes."""
@@ -93,13 +93,18 @@ class Guess:
 def write_first_mapping(path: Path, text: str) -> None:
     """Write a first mapping. Raises DataError where there is a file of that name."""
     try:
-        with path.open("x", encoding="utf-8") as file, disk_errors(path):
-            file.write(text)
+        with path.open("xb") as file:
+            try:
+                file.write(text.encode())
+                file.flush()
+            except OSError:
+                path.unlink()  # a part of a mapping would be taken for one that was edited
+                raise
     except FileExistsError:
         fix = "give the first mapping another name, or import with this one: leave out --inspect"
         raise DataError("is there already, and may be edited", where=path, fix=fix) from None
     except OSError as error:
-        raise DataError(f"cannot be written: {error.strerror}", where=path) from None
+        raise disk_error(error, path) from None
 
 
 def first_lines(path: Path, reader: str) -> Iterator[str]:
