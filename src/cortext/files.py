@@ -17,21 +17,12 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from cortext.errors import CortextError, DataError, RunError
-from cortext.renames import exchange, rename_new, sync_tree
+from cortext.renames import exchange, rename_new, sync, sync_tree
 from cortext.temporaries import OLD, Temporary, new_temporary, open_stream, restore, try_lock
 
 _TRIES = 8
 _SHORT_WRITE = re.compile(r"\d+ requested and \d+ written")
 """NumPy's error on a full disk, which lacks the system's number."""
-
-
-def sync(path: Path) -> None:
-    """Flush a file or directory to disk, so that a rename that follows survives a power cut."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 @contextmanager
@@ -180,7 +171,7 @@ def _rename_in_two_steps(new: Path, out: Path) -> Path:
 
 
 def _sync_if_possible(folder: Path) -> None:
-    with suppress(OSError):  # some network file systems cannot sync a directory
+    with suppress(OSError):  # the rename is done; a folder need not be readable
         sync(folder)
 
 

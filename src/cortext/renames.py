@@ -39,7 +39,7 @@ def sync_tree(folder: Path) -> None:
         _sync_disk(folder)
         return
     for path in [*(path for path in paths if path.is_file()), *(root for root, _ in found)]:
-        _fsync(path)
+        sync(path)
 
 
 def _sync_disk(folder: Path) -> None:
@@ -56,7 +56,8 @@ def _sync_disk(folder: Path) -> None:
         os.close(descriptor)
 
 
-def _fsync(path: Path) -> None:
+def sync(path: Path) -> None:
+    """Flush a file or directory to disk, so that a rename that follows survives a power cut."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

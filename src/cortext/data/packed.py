@@ -25,8 +25,9 @@ from cortext.data.scaling import ROLLING_NOTE, RollingZScore
 from cortext.data.tfrecords import RecordFiles
 from cortext.data.trial import Trial
 from cortext.errors import ConfigError, DataError, shown
-from cortext.files import atomic_directory, disk_errors, refuse_foreign, sync
+from cortext.files import atomic_directory, disk_errors, refuse_foreign
 from cortext.processes import Progress
+from cortext.renames import sync
 
 __all__ = ["Batch", "PackedDataset", "PackedSplit", "is_packed", "open_data", "open_packed", "pack"]
 

@@ -24,7 +24,8 @@ from pathlib import Path
 from cortext.data.session_files import read_trials, write_session
 from cortext.data.trial import Trial
 from cortext.errors import DataError, LiveError, shown
-from cortext.files import atomic_stream, lock, parse_json_object, read_json, sync
+from cortext.files import atomic_stream, lock, parse_json_object, read_json
+from cortext.renames import sync
 from cortext.temporaries import clear
 from cortext.usage.heard import HeardFeatures
 from cortext.usage.kept_recordings import RECORDINGS, SESSION_FILE

@@ -38,8 +38,9 @@ import numpy as np
 from cortext.data.conventions import RELEASE_CONVENTIONS, Conventions
 from cortext.data.trial import Session
 from cortext.errors import LiveError
-from cortext.files import lock, sync
+from cortext.files import lock
 from cortext.renamed import renamed
+from cortext.renames import sync
 from cortext.text.inventory import RELEASE
 from cortext.text.language import EN, Language
 from cortext.text.lexicon import Lexicon
