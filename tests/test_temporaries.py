@@ -282,6 +282,12 @@ def test_a_path_without_a_name_is_refused(tmp_path: Path) -> None:
         new_temporary(Path())
 
 
+def test_where_a_disk_is_mounted_is_refused_before_the_work() -> None:
+    for directory in (False, True):
+        with pytest.raises(DataError, match="is where a disk is mounted, and cannot be replaced"):
+            new_temporary(Path("/dev"), directory=directory)
+
+
 def test_a_directory_gets_its_name_back(tmp_path: Path) -> None:
     old = tmp_path / ".out.1234.tmp.old"  # as earlier versions left it, too
     old.mkdir()

@@ -96,22 +96,12 @@ def new_temporary(path: Path, *, directory: bool = False) -> Temporary:
     """Make a temporary file or directory that will become `path`; remove abandoned ones of it.
 
     Raises:
-        DataError: For a path without a name of its own (`.`), which nothing can be renamed to, and
-            for a pipe or device, which would be lost.
+        DataError: For a path that nothing can be renamed to, such as `.` and where a disk is
+            mounted, and for a pipe or device, which would be lost.
         OSError: It cannot be made.
     """
-    if path.name in ("", ".."):
-        raise DataError(
-            "has no name that it could be written under",
-            where=path,
-            fix="give a new directory or file",
-        )
-    if _is_special(path):
-        raise DataError(
-            "is a pipe or a device, which would be lost",
-            where=path,
-            fix="give a new directory or file",
-        )
+    if why := _fault(path):
+        raise DataError(why, where=path, fix="give a new directory or file")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except FileExistsError as error:  # a file has the name of the parent
@@ -133,14 +123,16 @@ def new_temporary(path: Path, *, directory: bool = False) -> Temporary:
     raise OSError(errno.EAGAIN, "other processes remove what is written here", str(path))
 
 
-def _is_special(path: Path) -> bool:
-    if _STREAM.fullmatch(str(path)):
-        return True
-    try:
-        kind = stat.S_IFMT(os.lstat(path).st_mode)
-    except OSError:
-        return False
-    return kind not in (stat.S_IFREG, stat.S_IFDIR, stat.S_IFLNK)
+def _fault(path: Path) -> str | None:
+    """Return why nothing may be renamed to a path: it is found before the work, not after it."""
+    if path.name in ("", ".."):
+        return "has no name that it could be written under"
+    if path.is_mount():
+        return "is where a disk is mounted, and cannot be replaced as a whole"
+    kind = stat.S_IFMT(os.lstat(path).st_mode) if os.path.lexists(path) else stat.S_IFREG
+    if _STREAM.fullmatch(str(path)) or kind not in (stat.S_IFREG, stat.S_IFDIR, stat.S_IFLNK):
+        return "is a pipe or a device, which would be lost"
+    return None
 
 
 def open_stream(path: Path) -> BinaryIO | None:

@@ -309,8 +309,8 @@ class _Transfer:
 
     def _cut(self) -> None:
         """Drop what a failed write left of a chunk."""
-        with suppress(OSError):
-            os.truncate(self.part, self.done)
+        with suppress(OSError, DataError), self._opened() as file:
+            file.truncate(self.done)
 
     def _count(self, chunk: bytes) -> None:
         self.done += len(chunk)
