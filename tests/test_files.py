@@ -114,6 +114,12 @@ def test_a_full_disk_is_one_line_and_nothing_is_left(tmp_path: Path, monkeypatch
     assert not list(tmp_path.iterdir())
 
 
+def test_a_refusal_is_not_taken_for_a_full_disk(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(RunError, match="Is a directory; check the folder's permissions; the file"):
+        atomic_write(tmp_path / "folder", b"new")
+
+
 def test_what_cannot_be_written_is_known_before_the_work(tmp_path: Path) -> None:
     check_writable(tmp_path / "new" / "out.csv")
     assert not list((tmp_path / "new").iterdir())

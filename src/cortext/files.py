@@ -21,6 +21,7 @@ from cortext.renames import exchange, rename_new, sync, sync_tree
 from cortext.temporaries import OLD, Temporary, new_temporary, open_stream, restore, try_lock
 
 _TRIES = 8
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _SHORT_WRITE = re.compile(r"\d+ requested and \d+ written")
 """NumPy's error on a full disk, which lacks the system's number."""
 
@@ -79,8 +80,10 @@ def atomic_file(path: Path, keep: Path | None = None) -> Iterator[BinaryIO]:
         with atomic_stream(path, keep) as file:
             yield file
     except OSError as error:
-        fix = "free some space; the file that was there before is kept"
-        raise RunError(f"cannot write the file: {error.strerror}", where=path, fix=fix) from None
+        what = f"cannot write the file: {error.strerror}"
+        cure = "free some space" if error.errno in _FULL else "check the folder's permissions"
+        fix = f"{cure}; the file that was there before is kept"
+        raise RunError(what, where=path, fix=fix) from None
 
 
 def atomic_write(path: Path, content: bytes) -> None:
@@ -210,7 +213,7 @@ def disk_error(error: Exception, path: Path) -> DataError:
     number = int(named.group(1)) if number is None and named else number
     if number is None and _SHORT_WRITE.fullmatch(str(error)):
         number = errno.ENOSPC
-    if number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+    if number in _FULL:
         fix = "free some space or write elsewhere; nothing was left behind"
         return DataError(f"cannot be written: {os.strerror(number)}", where=path, fix=fix)
     reason = os.strerror(number) if number else str(error)
