@@ -50,7 +50,13 @@ class Plain(RollingZScore):
         self._utterance += Moments.of(x_TC)
         self._known = self._before + self._utterance
 
+    def _remember(self, x_TC: np.ndarray, flat_TC: np.ndarray | None) -> None:
+        super()._remember(x_TC, None)
+
     def _begin_anew_if_changed(self) -> None:
+        pass
+
+    def _begin_anew_if_spoilt(self) -> None:
         pass
 
 

@@ -189,3 +189,54 @@ def test_values_among_zeros_are_their_features_own_in_a_trial():
     found, outliers = trial_moments(x_TC)
     np.testing.assert_allclose(found.std_C, x_TC.std(axis=0), rtol=1e-12)
     assert not outliers
+
+
+@pytest.mark.parametrize("first", [0, 30])
+def test_features_that_stand_still_for_a_minute_do_not_change_the_statistics(first):
+    """A plug that falls out, or a server that sends zeros: what comes back is scored as before."""
+    rng = np.random.default_rng(4)
+    recorded = [rng.poisson(2, (150, N)).astype(np.float32) for _ in range(20)]
+    normaliser = after(recorded)
+    mean_C, std_C = normaliser.statistics
+    for x_TC in (still := [x_TC.copy() for x_TC in recorded]):
+        x_TC[first:, :12] = 0
+    after(still, normaliser)
+    # Until 50 equal values they may be a silence, and count.
+    np.testing.assert_allclose(normaliser.statistics[0], mean_C, atol=0.25 if first == 0 else 1.2)
+    if first == 0:
+        np.testing.assert_allclose(normaliser.statistics[1], std_C, rtol=0.05)
+        assert not normaliser.outliers
+
+
+@pytest.mark.parametrize("share", [0.5, 1.0])
+def test_a_long_artefact_taken_for_a_change_is_left_behind_three_utterances_later(share):
+    """All of three utterances is an artefact of many features; then all is as before."""
+    n_features = 80
+    recorded = utterances(20, n_features=n_features)
+    normaliser = after(recorded)
+    for x_TC in (spoilt := utterances(3, seed=1, n_features=n_features)):
+        x_TC[:, : int(share * n_features)] = 1e6 * np.where(np.arange(100) % 2, 1, -1)[:, None]
+    after(spoilt, normaliser)
+    assert (normaliser.statistics[1][: int(share * n_features)] > 1e5).all()
+    later = utterances(3, seed=2, n_features=n_features)
+    after(later, normaliser)
+    mean_C, std_C = moments_of(later)
+    np.testing.assert_allclose(normaliser.statistics[0], mean_C, rtol=1e-6)
+    np.testing.assert_allclose(normaliser.statistics[1], std_C, rtol=1e-6)
+    assert normaliser.n_changes == 2
+
+
+def test_the_rare_spikes_of_silent_units_are_not_named():
+    """A nurse reads a line for each fault: a usual day has none."""
+    rng = np.random.default_rng(0)
+    rate_C = np.where(np.arange(40) < 10, 0.001, 0.5)
+    normaliser = RollingZScore(40)
+    for _ in range(40):
+        normaliser.push(rng.poisson(rate_C, (200, 40)).astype(np.float32))
+        assert not normaliser.outliers
+        normaliser.end_utterance()
+    x_TC = rng.poisson(rate_C, (200, 40)).astype(np.float32)
+    x_TC[30, 20] = 65535
+    normaliser.push(x_TC)
+    normaliser.end_utterance()
+    assert str(normaliser.outliers) == "1 value far out in feature 20"

@@ -10,6 +10,7 @@ T bins, C features.
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -23,6 +24,10 @@ GAP = 3.0
 
 Sparse values (a few spikes among zeros) lie beyond any deviation, but near each other.
 """
+RECURS = 3
+"""Utterances with far values of a feature, or of most bins, after which these are no outliers."""
+DOUBLES = 3.0
+"""Squared distances over known squared deviations which double a deviation, if they counted."""
 FEATURES_SHARE = 0.1
 FEWEST_FEATURES = 8
 """Features, or their share, that must be far out in a bin for the bin to count for nothing.
@@ -39,6 +44,11 @@ UNLIKELY = 25.0
 """Bins without a spike times the spikes expected in a bin, from which on zeros are flat, too."""
 
 
+def many(n_features: int) -> float:
+    """Return how many features are many, of so many."""
+    return max(FEWEST_FEATURES, FEATURES_SHARE * n_features)
+
+
 @dataclass(frozen=True, eq=False)
 class Range:
     """Values of each feature that are not far out.
@@ -47,26 +57,32 @@ class Range:
         centre_C: float64 [C].
         limit_C: float64 [C], largest distance from it, above 0.
         varies_C: bool [C], features that are not constant.
+        unit_C: float64 [C], standard deviations, or robust ones.
+        n_bins: Number of bins that these are of.
     """
 
     centre_C: np.ndarray
     limit_C: np.ndarray
     varies_C: np.ndarray
+    unit_C: np.ndarray
+    n_bins: int
 
     @classmethod
     def known(
-        cls, mean_C: np.ndarray, std_C: np.ndarray, usual_C: np.ndarray | float = 0.0
+        cls, n_bins: int, mean_C: np.ndarray, std_C: np.ndarray, usual_C: np.ndarray | float = 0.0
     ) -> Range:
         """Return the range that a mean and a deviation give.
 
         Args:
+            n_bins: Number of bins that they are of.
             mean_C: float64 [C].
             std_C: float64 [C]; 0 for a constant feature, whose other values are all far out.
             usual_C: Distances that recur, and so are not far out.
         """
         rounding_C = 1e-6 * np.abs(mean_C) + 1e-30
         limit_C = np.maximum(FAR * np.maximum(std_C, rounding_C), usual_C)
-        return cls(mean_C, limit_C, np.maximum(std_C, usual_C) > rounding_C)
+        varies_C = np.maximum(std_C, usual_C) > rounding_C
+        return cls(mean_C, limit_C, varies_C, std_C, n_bins)
 
     @classmethod
     def found(cls, x_TC: np.ndarray) -> Range:
@@ -80,10 +96,10 @@ class Range:
             cls._found(x_TC[:, first : first + FEATURES_AT_ONCE].astype(np.float64))
             for first in range(0, n_features, FEATURES_AT_ONCE)
         ]
-        return cls(*map(np.concatenate, zip(*parts, strict=True)))
+        return cls(*map(np.concatenate, zip(*parts, strict=True)), len(x_TC))
 
     @staticmethod
-    def _found(x_TC: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def _found(x_TC: np.ndarray) -> tuple[np.ndarray, ...]:
         centre_C = np.median(x_TC, axis=0)
         far_TC = np.abs(x_TC - centre_C)
         smallest_C = np.where(far_TC > 0, far_TC, np.inf).min(axis=0)
@@ -97,7 +113,7 @@ class Range:
             if (wider_C == limit_C).all():
                 break
             limit_C = wider_C
-        return centre_C, limit_C, unit_C > 0
+        return centre_C, limit_C, unit_C > 0, unit_C
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,8 +124,8 @@ class Judged:
         counted_KC: float64 or float32 [K, C], bins that count, far values brought in.
         kept_T: bool [T], bins that count.
         is_clean: Whether everything counts as it is.
-        named_TC: bool [T, C], values that are `GAP` times as far out as they may be; None where
-            none is. Nearer ones are rare, but usual: a silent unit's first spikes, say.
+        named_TC: bool [T, C], far values of bins that count, where those of a feature would double
+            its deviation; None where none is far out.
         distance_C: float64 [C], largest distance of values in bins that count.
     """
 
@@ -132,14 +148,17 @@ def judged(x_TC: np.ndarray, range_: Range, *, to_centre: bool = False) -> Judge
     share_TC = distance_TC / range_.limit_C
     far_TC = share_TC > 1
     is_far = bool(far_TC.any())
-    named_TC = None
     if is_far:
-        named_TC = (share_TC > GAP) & range_.varies_C
         np.minimum(share_TC, 1, out=share_TC)
     weight_T = np.einsum("tc,tc->t", share_TC, share_TC)
-    kept_T = weight_T <= max(FEWEST_FEATURES, FEATURES_SHARE * x_TC.shape[1])
-    counted_KC = x_TC
+    kept_T = weight_T <= many(x_TC.shape[1])
+    counted_KC, named_TC = x_TC, None
     if is_far:
+        named_TC = far_TC & range_.varies_C & kept_T[:, None]
+        squares_C = np.square(distance_TC).sum(axis=0, where=named_TC)
+        # A silent unit's first spikes would double its deviation, but not a usual feature's.
+        unit_C = np.maximum(range_.unit_C, np.quantile(range_.unit_C, 0.25))
+        named_TC &= squares_C > DOUBLES * range_.n_bins * np.square(unit_C)
         centre_C = range_.centre_C
         edge_C = 0 if to_centre else np.where(range_.varies_C, range_.limit_C, 0)
         near_TC = np.clip(x_TC, centre_C - edge_C, centre_C + edge_C)
@@ -215,7 +234,7 @@ class Outliers:
                 self.first_bin = first + int(left_out[0])
         if found.named_TC is None:
             return
-        far_TC = found.named_TC & found.kept_T[:, None]
+        far_TC = found.named_TC
         if self.first_value is None and far_TC.any():
             self.first_value = first + int(far_TC.any(axis=1).argmax())
         for feature in np.flatnonzero(far_TC.any(axis=0)).tolist():
@@ -244,6 +263,34 @@ class Outliers:
             n = sum(self.n_values.values())
             parts.append(f"{_n(n, 'value')} far out in {features_named(self.n_values)}")
         return ", ".join(parts)
+
+
+class UsualDistances:
+    """Distances from the mean that recur, by feature: they are no outliers.
+
+    Spikes of a silent unit lie beyond any number of deviations, and so does a new level.
+    """
+
+    def __init__(self, n_features: int, window_utterances: int) -> None:
+        self.distance_C = self._start_C = np.zeros(n_features)
+        self._latest: deque[np.ndarray] = deque(maxlen=window_utterances)
+
+    def append(self, distance_C: np.ndarray) -> None:
+        """Take the largest distances of an utterance, float64 [C]."""
+        self._latest.append(distance_C)
+        if len(self._latest) >= RECURS:
+            ordered = np.partition(np.stack(self._latest), -RECURS, axis=0)
+            self.distance_C = np.maximum(self._start_C, ordered[-RECURS])
+
+    def start_block(self) -> None:
+        """Keep those in force for the block that begins."""
+        self._start_C = self.distance_C
+        self._latest.clear()
+
+    def clear(self) -> None:
+        """Forget all."""
+        self.distance_C = self._start_C = np.zeros_like(self._start_C)
+        self._latest.clear()
 
 
 def features_named(features: object, most: int = 5) -> str:

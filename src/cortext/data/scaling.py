@@ -18,7 +18,17 @@ from functools import cached_property
 
 import numpy as np
 
-from cortext.data.outliers import LEAST_JUDGED, FlatFeatures, Judged, Outliers, Range, judged
+from cortext.data.outliers import (
+    LEAST_JUDGED,
+    RECURS,
+    FlatFeatures,
+    Judged,
+    Outliers,
+    Range,
+    UsualDistances,
+    judged,
+    many,
+)
 from cortext.errors import DataError
 
 MIN_SD = 1e-6
@@ -29,10 +39,8 @@ LEAST_BINS = 250
 """Bins that rolling statistics need before they are used, and weight of those of a warm start."""
 LIMIT = 10.0
 """Largest absolute value of a rolling z-score."""
-RECURS = 3
-"""Utterances with far values of a feature, or of most bins, after which these are no outliers."""
 SPOILT = 10.0
-"""Times that most deviations of a warm start exceed those of the block, if it is spoilt."""
+"""Times that many deviations of all before exceed those of the latest utterances, if spoilt."""
 BLOCK_BINS = 64
 """Number of bins whose moments are taken together, in whatever chunks they arrive."""
 SMALLEST_STD = 1e-6
@@ -143,8 +151,10 @@ class RollingZScore:
     A value farther than `outliers.FAR` deviations from the mean counts as that far, unless `RECURS`
     of the utterances had values as far out. A bin in which many features are that far out counts
     for nothing, unless most bins of `RECURS` utterances are so: then the recordings have changed,
-    and the statistics begin anew with these. In a cold start the median of the bins so far tells
-    outliers, again every `LEAST_JUDGED` bins.
+    and the statistics begin anew with these. They do so, too, with the latest utterances where many
+    deviations of all before are `SPOILT` times as large: a given start may be spoilt, or a long
+    artefact was taken for a change. In a cold start the median of the bins so far tells outliers,
+    again every `LEAST_JUDGED` bins.
 
     The statistics of utterances are summed anew each time. A running sum, from which old utterances
     are subtracted, would gather rounding errors over hours.
@@ -226,14 +236,18 @@ class RollingZScore:
         z_TC = np.empty_like(x_TC, dtype=np.float32)
         first = 0
         while first < len(x_TC):
+            # Not with the block's last bin: a live frame often ends with it, and words wait for it.
+            if self._n_pending == BLOCK_BINS:
+                self._add(self._pending_TC)
+                self._n_pending = 0
             if self._is_known:
                 until = min(first + BLOCK_BINS - self._n_pending, len(x_TC))
-                z_TC[first:until] = self._normalised(x_TC[first:until])
-                self._remember(x_TC[first:until])
+                z_TC[first:until], flat_TC = self._normalised(x_TC[first:until])
+                self._remember(x_TC[first:until], flat_TC)
             else:
                 until = first + 1
                 self._add(x_TC[first:until])
-                z_TC[first:until] = self._normalised(x_TC[first:until])
+                z_TC[first:until], _ = self._normalised(x_TC[first:until])
             first = until
         return z_TC
 
@@ -251,7 +265,7 @@ class RollingZScore:
             else:
                 self._cold.clear()
         self._begin_anew_if_changed()
-        self._drop_spoilt_start()
+        self._begin_anew_if_spoilt()
         self._before = sum(self._utterances, self._warm)
         self._begin()
 
@@ -272,13 +286,18 @@ class RollingZScore:
     def _is_known(self) -> bool:
         return self._least_bins is not None and self._known.n >= self._least_bins
 
-    def _remember(self, x_TC: np.ndarray) -> None:
-        """Collect bins until there are `BLOCK_BINS`; `push` passes no more than are missing."""
+    def _remember(self, x_TC: np.ndarray, flat_TC: np.ndarray | None) -> None:
+        """Collect bins until there are `BLOCK_BINS`; `push` passes no more than are missing.
+
+        Values of features that stand still become, in turn, a deviation above and below the mean:
+        such values change neither.
+        """
+        if flat_TC is not None:
+            is_odd_T = (self._n_pending + np.arange(len(x_TC))) % 2
+            usual_TC = self._known.mean_C + self._known.std_C * (2 * is_odd_T[:, None] - 1)
+            x_TC = np.where(flat_TC, usual_TC, x_TC)
         self._pending_TC[self._n_pending : self._n_pending + len(x_TC)] = x_TC
         self._n_pending += len(x_TC)
-        if self._n_pending == BLOCK_BINS:
-            self._add(self._pending_TC)
-            self._n_pending = 0
 
     def _add(self, x_TC: np.ndarray) -> None:
         """Add bins to the utterance: one, or those that are pending."""
@@ -292,7 +311,7 @@ class RollingZScore:
                 return
             self._count(x_TC, self._range, to_centre=True)
         else:
-            far = Range.known(known.mean_C, known.std_C, self._usual.distance_C)
+            far = Range.known(known.n, known.mean_C, known.std_C, self._usual.distance_C)
             self._count(x_TC, far, to_centre=False)
         self._known = self._before + self._utterance
 
@@ -337,6 +356,23 @@ class RollingZScore:
         parts = [part for part, _ in self._left_out if part.n]
         if len(parts) < RECURS or sum(part.n for part in parts) <= n_bins / 2:
             return
+        self._begin_anew(parts)
+
+    def _begin_anew_if_spoilt(self) -> None:
+        """Keep only the latest utterances, where all before has far larger deviations."""
+        parts = list(self._utterances)
+        latest, n_latest = self._nothing, 0
+        while n_latest < len(parts) and (n_latest < RECURS or latest.n < LEAST_BINS):
+            n_latest += 1
+            latest += parts[-n_latest]
+        before = sum(parts[: len(parts) - n_latest], self._warm)
+        if latest.n < LEAST_BINS or not before.n:
+            return
+        is_spoilt_C = (latest.std_C > 0) & (before.std_C > SPOILT * latest.std_C)
+        if is_spoilt_C.sum() > min(many(self.n_features), self.n_features / 2):
+            self._begin_anew(parts[-n_latest:])
+
+    def _begin_anew(self, parts: list[Moments]) -> None:
         self._utterances.clear()
         self._utterances.extend(parts)
         self._left_out.clear()
@@ -345,19 +381,8 @@ class RollingZScore:
         self._warm = self._nothing
         self.n_changes += 1
 
-    def _drop_spoilt_start(self) -> None:
-        """Drop a warm start whose deviations are far too large: given ones may be spoilt."""
-        if not self._warm.n:
-            return
-        own = sum(self._utterances, self._nothing)
-        if own.n < LEAST_BINS:
-            return
-        small_C = SPOILT * own.std_C < self._warm.std_C
-        if small_C.mean() > 0.5:
-            self._warm = self._nothing
-            self.n_changes += 1
-
-    def _normalised(self, x_TC: np.ndarray) -> np.ndarray:
+    def _normalised(self, x_TC: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
+        """Return the z-scores of bins, and which values stand still (None: none)."""
         known = self._known
         z_TC: np.ndarray = x_TC - known.mean_C
         z_TC *= known.scale_C
@@ -366,35 +391,7 @@ class RollingZScore:
         flat_TC = self._flat.push(x_TC, known.mean_C, known.std_C)
         if flat_TC is not None:
             z_TC[flat_TC] = 0
-        return z_TC
-
-
-class UsualDistances:
-    """Distances from the mean that recur, by feature: they are no outliers.
-
-    Spikes of a silent unit lie beyond any number of deviations, and so does a new level.
-    """
-
-    def __init__(self, n_features: int, window_utterances: int) -> None:
-        self.distance_C = self._start_C = np.zeros(n_features)
-        self._latest: deque[np.ndarray] = deque(maxlen=window_utterances)
-
-    def append(self, distance_C: np.ndarray) -> None:
-        """Take the largest distances of an utterance, float64 [C]."""
-        self._latest.append(distance_C)
-        if len(self._latest) >= RECURS:
-            ordered = np.partition(np.stack(self._latest), -RECURS, axis=0)
-            self.distance_C = np.maximum(self._start_C, ordered[-RECURS])
-
-    def start_block(self) -> None:
-        """Keep those in force for the block that begins."""
-        self._start_C = self.distance_C
-        self._latest.clear()
-
-    def clear(self) -> None:
-        """Forget all."""
-        self.distance_C = self._start_C = np.zeros_like(self._start_C)
-        self._latest.clear()
+        return z_TC, flat_TC
 
 
 def _moments(found: Judged, nothing: Moments) -> Moments:

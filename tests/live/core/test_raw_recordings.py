@@ -94,8 +94,9 @@ def oracle(recorded):
 
     A warm start stands as 125 bins one deviation above the mean and 125 below it. Where enough is
     known, values count as at most 10 deviations from the mean, or as far as the third farthest of
-    the utterances of the window. (No bin of the cold start is an outlier, and five features are too
-    few for a bin to be left out.)
+    the utterances of the window. The latest three or more utterances stand alone where the
+    deviations of all before are ten times theirs, in most features. (No bin of the cold start is an
+    outlier, and five features are too few for a bin to be left out.)
     """
     warm, window, found, block = [], [], {}, None
     start_C, distances = np.zeros(N_FEATURES), []
@@ -128,6 +129,16 @@ def oracle(recorded):
         distances = [*distances, distance_C][-LATEST:]
         if len(distances) >= 3:
             usual_C = np.maximum(start_C, np.sort(distances, axis=0)[-3])
+        n_latest = min(3, len(window))
+        while n_latest < len(window) and sum(map(len, window[-n_latest:])) < LEAST:
+            n_latest += 1
+        latest_TC, before = np.concatenate(window[-n_latest:]), [*warm, *window[:-n_latest]]
+        if len(latest_TC) >= LEAST and before:
+            std_C = latest_TC.std(axis=0)
+            larger_C = (std_C > 0) & (np.concatenate(before).std(axis=0) > 10 * std_C)
+            if larger_C.sum() > N_FEATURES / 2:
+                warm, window, distances = [], window[-n_latest:], []
+                start_C = usual_C = np.zeros(N_FEATURES)
     return found
 
 

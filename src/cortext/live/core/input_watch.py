@@ -46,6 +46,7 @@ class InputWatch:
         self._waited = 0
         self._first: list[np.ndarray] | None = []
         self._n_changes = 0
+        self._outlying: set[int] = set()
         self._notes: list[str] = []
 
     def usable(self, bins_TC: np.ndarray) -> np.ndarray:
@@ -99,13 +100,18 @@ class InputWatch:
             self._look_at_range(x_TC)
 
     def end_utterance(self, outliers: Outliers, n_changes: int) -> None:
-        """Note outliers of an utterance, and whether the statistics have begun anew."""
-        if outliers:
+        """Note outliers of an utterance, and whether the statistics have begun anew.
+
+        Features with far values are named once: a loose contact is one fault, not one a sentence.
+        """
+        new = outliers.n_values.keys() - self._outlying
+        self._outlying |= new
+        if outliers.n_bins or new:
             self._notes.append(f"{outliers}: they count for less in the running statistics")
         if n_changes > self._n_changes:
             self._n_changes = n_changes
             self._notes.append(
-                "most features have another level: the running statistics begin anew"
+                "many features have another level: the running statistics begin anew"
             )
 
     def take_notes(self) -> list[str]:
