@@ -83,6 +83,7 @@ def run_demo(
     from cortext.evaluation.fit_decoder import FitDecoder
     from cortext.training import train
     from cortext.training.config import read_train_config
+    from cortext.training.progress import say
 
     if preset not in PRESETS:
         raise CortextError(f"no demo is called {preset!r}; {nearest(preset, PRESETS)}")
@@ -106,7 +107,8 @@ def run_demo(
         return result
 
     timed("simulate", lambda bar: simulate(data, preset, seed=seed, workers=workers, progress=bar))
-    timed("pack", lambda bar: pack(data, packed, progress=bar))
+    for note in timed("pack", lambda bar: pack(data, packed, progress=bar)).notes:
+        say(f"note: {note}", shown=True)
     timed("lm build", lambda bar: LanguageModel.build([data / "text" / "lm.txt"], 4, lm))
     fit = FitDecoder(lm, packed, threads=workers)
     timed("train", lambda bar: train(config, packed, run, lm=lm, callbacks=[fit]))

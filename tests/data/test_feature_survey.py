@@ -12,6 +12,7 @@ from cortext.data.conventions import Conventions, FeatureRange
 from cortext.data.feature_survey import FeatureSurvey
 from cortext.data.inspect import inspect
 from cortext.data.trial import make_trial
+from cortext.training.participants.recordings import open_for
 
 RAW = Conventions(features="raw")
 DAYS = ("lab.2026.03.02", "lab.2026.03.03", "lab.2026.03.09")
@@ -102,6 +103,15 @@ def test_pack_and_inspect_show_the_notes_and_the_index_keeps_them(tmp_path):
     found = packed.conventions.feature_range
     assert (found.mean, found.sd) == (pytest.approx(2, rel=0.05), pytest.approx(1.41, rel=0.05))
     assert found.lowest == 0
+
+
+def test_a_command_that_packs_by_itself_prints_the_notes_of_packing(tmp_path, capsys):
+    recorded = [trial for trial in trials(RAW, one_bin) if trial.session == DAYS[1]]
+    write_session(tmp_path / DAYS[1] / "data_train.hdf5", recorded)
+    opened = open_for(None, tmp_path, tmp_path / "packed")
+    assert capsys.readouterr().err == f"note: {opened.notes[0]}\n"
+    open_for(None, tmp_path / "packed")  # packed by another command, which has printed them
+    assert capsys.readouterr().err == ""
 
 
 def test_a_channel_without_any_value_is_named_with_the_key_that_leaves_it_out():

@@ -166,6 +166,17 @@ def test_hotwords_are_composed_and_what_nobody_sees_is_shown():
         assert str(error.value).isprintable()
 
 
+def test_a_hotword_is_taken_as_text_has_it_or_refused():
+    """Text has no marks and no emoji, so a hotword with them would never act."""
+    assert checked_hotwords({"\u00bfqu\u00e9?": 2.0}, LANGUAGES["es"]) == {"qu\u00e9": 2.0}
+    assert checked_hotwords({"l\u2019eau": 2.0}, LANGUAGES["fr"]) == {"l'eau": 2.0}
+    assert checked_hotwords({"\u5317\u4eac": 2.0}, LANGUAGES["zh"]) == {"\u5317\u4eac": 2.0}
+    assert checked_hotwords({"don\u2019t": 2.0}) == {"don't": 2.0}
+    for word in ("\U0001f600", "a\U0001f600b", "...", "", "dos palabras"):
+        with pytest.raises(DecodingError, match="no word of language 'es'"):
+            checked_hotwords({word: 1.0}, LANGUAGES["es"])
+
+
 def test_the_page_is_told_groups_and_direction():
     names = [(group["name"], len(group["tokens"])) for group in token_groups(RELEASE)]
     assert names == [

@@ -11,12 +11,13 @@ from typing import Any, Literal
 from cortext.arguments import as_path, check_type
 from cortext.config import to_mapping
 from cortext.cores import ARE_THREADS_CHOSEN, available_cores
-from cortext.data.packed import PackedDataset, open_data
+from cortext.data.packed import PackedDataset
 from cortext.errors import ConfigError, Interrupted, RunError
 from cortext.files import read_json
 from cortext.plugins import load_plugins
 from cortext.training import TrainConfig, read_train_config
 from cortext.training.checkpoint import RunDirectory
+from cortext.training.participants.recordings import open_for
 from cortext.training.progress import reading_bar
 from cortext.tuning.comparison import METRICS, Study, metric_value, write_picture, write_table
 from cortext.tuning.search import OPEN, Search, TuningTrial, load_optuna
@@ -89,7 +90,9 @@ def tune_training(
     workers, n_threads, devices = _workers(jobs, ray, threads, device)
     with closing(workers), RunDirectory(out).held():
         with reading_bar(progress) as reading:
-            dataset = open_data(data, out / "packed", skip_bad=skip_bad, progress=reading)
+            dataset = open_for(
+                None, data, out / "packed", skip_bad=skip_bad, progress=reading, shown=progress
+            )
             dataset.verify(reading)
         description = _describe(base, search, dataset, lm)
         content = begin_study(out, description, {"packed", "trials", JOURNAL}.__contains__)

@@ -114,20 +114,21 @@ def check_options(options: DecoderOptions) -> None:
 
 
 def checked_hotwords(bonuses: Mapping[str, float], language: Language = EN) -> dict[str, float]:
-    """Return hotwords in Unicode NFC, as lexicons have them.
+    """Return hotwords in Unicode NFC and as decoded text has them.
 
     Args:
         bonuses: Bonus by word.
         language: The language model's.
 
     Raises:
-        DecodingError: For too many or too long words, for characters that nobody sees, and for
-            letters that the language lacks.
+        DecodingError: For too many or too long words, for characters that nobody sees, for letters
+            that the language lacks, and for what is no word of it.
     """
     if len(bonuses) > MOST_HOTWORDS:
         raise DecodingError(f"{len(bonuses)} hotwords; at most {MOST_HOTWORDS} can be favoured")
-    found = {unicodedata.normalize("NFC", word): bonus for word, bonus in bonuses.items()}
-    for word in found:
+    found = {}
+    for typed, bonus in bonuses.items():
+        word = unicodedata.normalize("NFC", typed)
         if len(word) > LONGEST_WORD:
             raise DecodingError(
                 f"{word[:20]!r}... has {len(word)} letters; at most {LONGEST_WORD} are a word"
@@ -137,13 +138,24 @@ def checked_hotwords(bonuses: Mapping[str, float], language: Language = EN) -> d
             raise DecodingError(
                 f"hotword {word!r} has a character that nobody sees", fix="leave it out"
             )
-        # English words are those of the lexicon, however they were written there.
-        if not language.is_benchmark and (lost := language.damage(word)):
-            raise DecodingError(
-                f"hotword {word!r} has {' '.join(lost)}, which language {language.name!r} lacks",
-                fix="write it with the language's letters",
-            )
+        found[_in_text(word, language)] = bonus
     return found
+
+
+def _in_text(word: str, language: Language) -> str:
+    """Return a hotword as decoded text has it. Raises DecodingError where text cannot have it."""
+    if language.is_benchmark:  # else it is as the lexicon has it, or none of its letters
+        return word.replace("\N{RIGHT SINGLE QUOTATION MARK}", "'")
+    fix = "write it with the language's letters"
+    if lost := language.damage(word):
+        what = f"hotword {word!r} has {' '.join(lost)}, which language {language.name!r} lacks"
+        raise DecodingError(what, fix=fix)
+    words = language.normalize(word).split()
+    if words and "".join(words) == word:  # where each character is a word, several make a hotword
+        return word
+    if len(words) != 1:
+        raise DecodingError(f"hotword {word!r} is no word of language {language.name!r}", fix=fix)
+    return words[0]
 
 
 @contextmanager

@@ -191,17 +191,37 @@ def open_for(
         packed_cache: Where session files are packed to.
         skip_bad: Leave out trials that cannot be read, as in `pack`.
         progress: Called with trials packed and in all.
-        shown: Print a line where bins are joined.
+        shown: Print a line where bins are joined, and the notes of packing.
 
     Raises:
         DataError: For data that cannot be read, and for packed data whose bins are to be joined.
     """
     given = data if isinstance(data, PackedDataset) else open_dataset(data_path(data))
-    bin_ms = given.conventions.bin_ms
     joined = None if model is None else joined_for(model, given.conventions)
     if joined is None:
-        return open_data(data, packed_cache, skip_bad=skip_bad, progress=progress)
+        opened = open_data(data, packed_cache, skip_bad=skip_bad, progress=progress)
+    else:
+        _check_joined(given, joined)
+        ms = f"{given.conventions.bin_ms:g} ms joined to the model's {joined.to_ms:g} ms"
+        say(f"{data_path(data)}: bins of {ms}", shown)
+        opened = open_data(
+            data,
+            packed_cache,
+            joined.to_ms,
+            sums=joined.sums,
+            skip_bad=skip_bad,
+            progress=progress,
+        )
+    if not isinstance(given, PackedDataset):  # otherwise `cortext pack` has printed them
+        for note in opened.notes:
+            say(f"note: {note}", shown)
+    return opened
+
+
+def _check_joined(given: Dataset | PackedDataset, joined: Rebinning) -> None:
+    """Raise DataError where the bins of recordings cannot be joined as they were for training."""
     if isinstance(given, PackedDataset):
+        bin_ms = given.conventions.bin_ms
         what = f"bins last {bin_ms:g} ms, and training joined them to {joined.to_ms:g} ms"
         fix = f"give {given.source}, or pack it with cortext pack{joined.options}"
         raise DataError(what, where=given.path, fix=fix)
@@ -209,15 +229,6 @@ def open_for(
         what = f"{given.n_features} features found, and training summed feature {max(joined.sums)}"
         fix = "give recordings like those the run was trained on"
         raise DataError(what, where=given.root, fix=fix)
-    say(f"{given.root}: bins of {bin_ms:g} ms joined to the model's {joined.to_ms:g} ms", shown)
-    return open_data(
-        data,
-        packed_cache,
-        joined.to_ms,
-        sums=joined.sums,
-        skip_bad=skip_bad,
-        progress=progress,
-    )
 
 
 def joined_for(model: Conventions, data: Conventions) -> Rebinning | None:
