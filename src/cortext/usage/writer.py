@@ -97,6 +97,7 @@ class UtteranceRecord:
         model: Name that a chain of models has for the one that spoke; None without a chain.
         confidence: Confidence of the text, 0 to 1; None where it is not known.
         shown: The sentence as it was shown, with capitals and marks; None where it is not known.
+        features_notes: Lines on bad channels and outliers of its features.
 
     Raises:
         LiveError: A value that no log can hold.
@@ -113,6 +114,7 @@ class UtteranceRecord:
     model: str | None = None
     confidence: float | None = None
     shown: str | None = None
+    features_notes: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         """Check the values."""
@@ -151,6 +153,8 @@ class UtteranceRecord:
             line["confidence"] = round(self.confidence, 4)
         if self.shown is not None and self.shown != self.text:
             line["shown"] = self.shown
+        if self.features_notes:
+            line["features_notes"] = list(self.features_notes)
         return line if self.nbest is None else line | {"nbest": list(self.nbest)}
 
 

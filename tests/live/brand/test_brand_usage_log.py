@@ -1,5 +1,6 @@
 """The usage log of a BRAND node: the words that offline decoding finds, and the bins that were sent."""
 
+import json
 import stat
 
 import numpy as np
@@ -106,3 +107,19 @@ def test_what_lacks_its_other_half_is_refused(world, tmp_path):
         NodeParameters(world.run, session_log=tmp_path)
     with pytest.raises(ConfigError, match="no session_log"):
         NodeParameters(world.run, lm=world.lm, record_all=True)
+
+
+def test_the_line_of_an_utterance_says_which_channels_were_bad(rig, world, tmp_path):
+    rig.start()
+    x_TC = world.trials()[0].copy()
+    x_TC[10:20, 3] = np.nan
+    rig.say(x_TC)
+    rig.final(1)
+    rig.say(world.trials()[1])
+    rig.final(2)
+    log = tmp_path / "log" / "utterances.jsonl"
+    wait_for(lambda: log.exists() and len(log.read_text().splitlines()) == 2, "both lines")
+    bad, usual = (json.loads(line) for line in log.read_text().splitlines())
+    (note,) = bad["features_notes"]
+    assert note.startswith("feature 3: NaN")
+    assert "features_notes" not in usual

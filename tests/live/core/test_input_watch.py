@@ -130,5 +130,6 @@ def test_outliers_of_an_utterance_are_said_at_its_end():
     pipeline.push(x_TC)
     pipeline.finish()
     assert pipeline.take_notes() == [
-        "1 bin with many features far out: they count for less in the running statistics"
+        "1 bin with many features far out, the first after 0.8 s: they count for less in the running"
+        " statistics"
     ]

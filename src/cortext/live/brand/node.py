@@ -299,8 +299,7 @@ class BrandNode:
         # keeps the bins after an end, and takes them up with the next push, of no bins.
         while True:
             update = self._computed(partial(self._pipeline.push, bins_TC))
-            for note in self._pipeline.take_notes():
-                self._states.write("NODE_WARNING", note)
+            self._say_notes()
             if update is None:
                 return
             if len(update.logits_PV):
@@ -456,6 +455,7 @@ class BrandNode:
         if nbest is None:
             return
         final_ms = 1000 * (time.perf_counter() - start)
+        self._say_notes()
         if self._notes:
             self._notes.write_new()
         if problem:
@@ -467,6 +467,12 @@ class BrandNode:
         self._utterance = None
         self._position.running = False
         self._swap()
+
+    def _say_notes(self) -> None:
+        """Write what is unusual about the features, and keep it for the usage log."""
+        for note in self._pipeline.take_notes():
+            self._states.write("NODE_WARNING", note)
+            self._log.features_notes.append(note)
 
     def _computed(self, work: Callable[[], Result]) -> Result | None:
         """Return what the model or the search computes; None where it failed.

@@ -23,17 +23,21 @@ class NodeLog:
     Args:
         writer: The usage log; None logs nothing.
         pipeline: Decodes the bins.
+
+    Attributes:
+        features_notes: Lines on the features of the utterance in progress.
     """
 
     def __init__(self, writer: LogWriter | None, pipeline: Pipeline) -> None:
         self._writer = writer
         self._pipeline = pipeline
+        self.features_notes: list[str] = []
         self._bins: list[np.ndarray] = []
         self._held: list[np.ndarray] = []
 
     def begin(self) -> None:
         """Note that an utterance begins."""
-        self._bins = []
+        self._bins, self.features_notes = [], []
         if self._writer is not None:
             self._writer.speaking(True)
 
@@ -81,4 +85,5 @@ class NodeLog:
         n_bins = 0 if features_TC is None else len(features_TC)
         duration_s = spoken_s(nbest, n_bins, ended, pipeline.conventions.bin_ms)
         facts = number, session_of_today(pipeline.session), duration_s, nbest, SOURCE, model
-        self._writer.append(number, partial(record_of, *facts), features_TC)
+        make = partial(record_of, *facts, features_notes=self.features_notes)
+        self._writer.append(number, make, features_TC)

@@ -34,6 +34,7 @@ class InputWatch:
     def __init__(self, n_features: int, conventions: Conventions, normalises: bool) -> None:
         self._n_features = n_features
         is_raw = conventions.features == "raw"
+        self._bin_ms = conventions.bin_ms
         self._normalises = normalises
         # Of raw features for a model of z-scores nothing is known.
         self._expected = (
@@ -107,7 +108,11 @@ class InputWatch:
         new = outliers.n_values.keys() - self._outlying
         self._outlying |= new
         if outliers.n_bins or new:
-            self._notes.append(f"{outliers}: they count for less in the running statistics")
+            after_s = (outliers.first or 0) * self._bin_ms / 1000
+            self._notes.append(
+                f"{outliers}, the first after {after_s:.1f} s: they count for less in the running"
+                " statistics"
+            )
         if n_changes > self._n_changes:
             self._n_changes = n_changes
             self._notes.append(

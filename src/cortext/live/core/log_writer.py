@@ -238,6 +238,7 @@ def record_of(
     model: str | None,
     when: datetime,
     shown: str | None = None,
+    features_notes: Sequence[str] = (),
 ) -> UtteranceRecord:
     """Return the record of a decoded utterance.
 
@@ -250,6 +251,7 @@ def record_of(
         model: Name of the model that decoded it; None without a chain of models.
         when: Time at which it ended.
         shown: Its text as people saw it; None where nobody did.
+        features_notes: Lines on bad channels and outliers of its features.
     """
     return UtteranceRecord(
         number,
@@ -263,6 +265,7 @@ def record_of(
         model=model,
         confidence=nbest.confidence,
         shown=shown,
+        features_notes=features_notes,
     )
 
 

@@ -89,6 +89,7 @@ class UtteranceDecoder:
         # Feedback names an utterance by its number: one of an earlier run is never used again.
         self._n_utterances = max(map(_number, entries), default=0)
         self._n_refused = 0
+        self._features_notes: list[str] = []
         self._stats_sent_s = 0.0
 
     @property
@@ -266,6 +267,7 @@ class UtteranceDecoder:
     def _begin(self) -> PageUtterance:
         self._n_utterances += 1
         self._note_speaking(True)
+        self._features_notes = []
         origin = self.origin
         pipeline = self.days.use(origin.session)
         self.read_conversation()
@@ -314,6 +316,7 @@ class UtteranceDecoder:
     def _log(
         self, utterance: PageUtterance, body: dict[str, Any], nbest: NBest, when: datetime
     ) -> None:
+        notes, self._features_notes = self._features_notes, []
         if self._log_writer is None:
             return
         make = partial(
@@ -325,6 +328,7 @@ class UtteranceDecoder:
             self._source,
             utterance.model,
             shown=body["shown"],
+            features_notes=notes,
         )
         features_TC = utterance.features_TC(self.days.pipeline.statistics)
         self._log_writer.append(utterance.id, make, features_TC, self._say, when, body["entry"])
@@ -337,6 +341,7 @@ class UtteranceDecoder:
         for note in self.days.pipeline.take_notes():
             event("features_note", "warning", note=note)
             self._say(note)
+            self._features_notes.append(note)
 
     def _send_statistics(self) -> None:
         self._stats_sent_s = time.monotonic()
