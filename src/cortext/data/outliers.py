@@ -96,7 +96,8 @@ class Range:
             cls._found(x_TC[:, first : first + FEATURES_AT_ONCE].astype(np.float64))
             for first in range(0, n_features, FEATURES_AT_ONCE)
         ]
-        return cls(*map(np.concatenate, zip(*parts, strict=True)), len(x_TC))
+        centre_C, limit_C, varies_C, unit_C = map(np.concatenate, zip(*parts, strict=True))
+        return cls(centre_C, limit_C, varies_C, unit_C, len(x_TC))
 
     @staticmethod
     def _found(x_TC: np.ndarray) -> tuple[np.ndarray, ...]:

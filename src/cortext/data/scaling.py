@@ -192,6 +192,7 @@ class RollingZScore:
         self._flat = FlatFeatures(n_features)
         self._nothing = self._warm = Moments(0, np.zeros(n_features), np.zeros(n_features))
         self._before = sum(self._utterances, self._warm)
+        self._n_bins = self._n_pending = 0
         self._pending_TC = np.empty((BLOCK_BINS, n_features), dtype=np.float32)
         self.drop_utterance()
 

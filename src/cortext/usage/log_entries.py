@@ -45,10 +45,10 @@ def check_typed(text: str, language: Language = EN) -> None:
     if language.is_benchmark:  # numbers are written out
         typed(text)
         return
-    language.require(text)
     if sign := spoken_sign(text, language.letters):
         fix = "write it as a word"
         raise TextError(f"language {language.name!r} does not read the sign {sign}", fix=fix)
+    language.require(text)
 
 
 @dataclass
