@@ -171,9 +171,13 @@ def test_causal_z_scores_equal_a_loop_over_bins(made: Made, tmp_path: Path) -> N
     out = tmp_path / "out"
     assert cortext(["import", *made.words, "--out", str(out), "--normalise", "rolling"]) == 0
     found = in_files(out)
-    for trial, z_TC in zip(made.trials, rolling(made.trials), strict=True):
+    expected = rolling(made.trials)
+    # A value that is far out counts for less (tests/data/test_outliers.py): its feature is left out.
+    near_C = np.abs(np.concatenate(expected)).max(axis=0) < 8
+    assert near_C.mean() > 0.95
+    for trial, z_TC in zip(made.trials, expected, strict=True):
         x_TC = found[trial.session, trial.split, trial.block, trial.number]["input_features"][()]
-        np.testing.assert_allclose(x_TC, z_TC, atol=1e-5, rtol=1e-5)
+        np.testing.assert_allclose(x_TC[:, near_C], z_TC[:, near_C], atol=1e-5, rtol=1e-5)
 
 
 CONFIG = """

@@ -209,7 +209,7 @@ DAMAGE = {
     "a mark that the label would lose": (
         prompt("day,isn't>it?"),
         'sentences.mat: block 5 trial 0: sentencePrompt: "day,isn\'t>it?" found, which would be'
-        ' labelled "dayisn\'t>it?"; write letters, one `>` between words, and one mark after a'
+        ' labelled "day,>isn\'t>it?"; write letters, one `>` between words, and one mark after a'
         f" word, {SKIP}\n",
     ),
     "a prompt without words": (
