@@ -41,7 +41,6 @@ from cortext.arguments import as_count
 from cortext.models.heads import Diphones, outputs, read_out_layer
 from cortext.models.inputs import LAYERS, UNITS, DayLayers, InputNetworkConfig, check_settings
 from cortext.models.layers import gru, initialise
-from cortext.models.overlap import Overlap
 from cortext.models.registry import Output, register
 
 
@@ -175,18 +174,14 @@ class GRU(DayLayers):
         n_patches_B: torch.Tensor | None,
     ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor]:
         """Compute the hidden units of the last and the intermediate layer, and the state."""
-        x_BTC = self.bins(x_BTC, day_B)
-        x_BPI = self.in_patches(x_BTC)
-        overlap = Overlap(x_BTC, self.config.patch_size, self.config.patch_stride)
+        x_BPI = self.inputs(x_BTC, day_B)
         if state_LBD is None:
             state_LBD = self.first_state(len(x_BPI))
         middle = self.config.intermediate_layer
         if middle is None or n_patches_B is None:
-            hidden_BPD, state_LBD = gru(self.gru, x_BPI, state_LBD, n_patches_B, overlap=overlap)
+            hidden_BPD, state_LBD = gru(self.gru, x_BPI, state_LBD, n_patches_B)
             return hidden_BPD, None, state_LBD
         lower, upper = range(middle), range(middle, self.config.n_layers)
-        middle_BPD, low_LBD = gru(
-            self.gru, x_BPI, state_LBD[:middle], n_patches_B, lower, overlap=overlap
-        )
+        middle_BPD, low_LBD = gru(self.gru, x_BPI, state_LBD[:middle], n_patches_B, lower)
         hidden_BPD, high_LBD = gru(self.gru, middle_BPD, state_LBD[middle:], n_patches_B, upper)
         return hidden_BPD, middle_BPD, torch.cat((low_LBD, high_LBD))

@@ -95,25 +95,18 @@ class DayLayers(nn.Module):
 
         A network that reads the patches of another returns them unchanged.
         """
-        return self.in_patches(self.bins(x_BTC, day_B))
-
-    def bins(self, x_BTC: torch.Tensor, day_B: torch.Tensor | None) -> torch.Tensor:
-        """Return the bins [B, T, C] of which patches are made: day layer and dropout."""
         if not self.reads_bins:
             return x_BTC
         # Dropout comes before the patches. A dropped value is then missing in all overlapping
         # patches; otherwise the model could read it from the next patch.
-        return dropout(
+        x_BTC = dropout(
             self.day_layer(x_BTC, day_B),
             self.config.input_network.input_layer_dropout,
             self.training,
         )
-
-    def in_patches(self, x_BTC: torch.Tensor) -> torch.Tensor:
-        """Make patches [B, P, I] of the bins that `bins` returns."""
-        if not self.reads_bins or not self.config.patch_size:
-            return x_BTC
-        return patches(x_BTC, self.config.patch_size, self.config.patch_stride)
+        if self.config.patch_size:
+            x_BTC = patches(x_BTC, self.config.patch_size, self.config.patch_stride)
+        return x_BTC
 
     def day_layer(self, x_BTC: torch.Tensor, day_B: torch.Tensor | None) -> torch.Tensor:
         """Bring smoothed features [B, T, C] of each day into the space that all days share.

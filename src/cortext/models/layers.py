@@ -16,7 +16,6 @@ import torch.nn.functional as F
 from torch import nn
 
 from cortext.models.gru_graph import graphed, in_16_bits_on_cuda
-from cortext.models.overlap import Overlap
 from cortext.models.recurrence import (
     recurrence,
     refuse_second_derivatives,
@@ -287,7 +286,6 @@ def gru(
     state_LBD: torch.Tensor,
     n_patches_B: torch.Tensor | None = None,
     layers: range | None = None,
-    overlap: Overlap | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Run a one-directional, batch-first `nn.GRU`, without the padding if that is faster.
 
@@ -303,8 +301,6 @@ def gru(
             None if nothing is padded.
         layers: The layers to run, one after the other; None for all. Later ones take what earlier
             ones have given.
-        overlap: Bins that `x_BPI` was made of, for the first layer; None for none, and where later
-            layers are run.
 
     Returns:
         Hidden units float [B, P, D], which may be zeros in the padding, and the last state float
@@ -329,21 +325,14 @@ def gru(
     lengths = (
         [n_patches] * n_trials if n_patches_B is None else n_patches_B.clamp(1, n_patches).tolist()
     )
-    # Before the first layer, patches that overlap need no copy.
-    if overlap is not None and not overlap.pays(sum(lengths)):
-        overlap = None
-    x_NI = without_padding(x_BPI, lengths) if overlap is None else x_BPI
+    x_NI = without_padding(x_BPI, lengths)
     last = []
     ends_B = torch.tensor(lengths).cumsum(0)
     for layer, state_BD in zip(layers or range(module.num_layers), state_LBD, strict=True):
         w_ih, w_hh, b_ih, b_hh = _weights(module, layer)
         if layer:  # between layers, as nn.GRU does
             x_NI = dropout(x_NI, module.dropout, module.training)
-        if layer == 0 and overlap is not None:
-            input_NG = overlap.product(w_ih, lengths) + b_ih
-        else:
-            input_NG = F.linear(x_NI, w_ih, b_ih)
-        x_NI = recurrence(input_NG, lengths, state_BD, w_hh, b_hh)
+        x_NI = recurrence(F.linear(x_NI, w_ih, b_ih), lengths, state_BD, w_hh, b_hh)
         last.append(x_NI[ends_B - 1])
     return with_padding(x_NI, lengths, n_patches), torch.stack(last)
 
