@@ -33,9 +33,9 @@ from cortext.files import (
     atomic_write,
     disk_errors,
     exclusive,
-    sync,
 )
 from cortext.recalibration.chain_entries import ADDS, ChainContents, Entry
+from cortext.renames import sync
 
 FILE = "chain.jsonl"
 MODELS = "models"
