@@ -252,10 +252,10 @@ FACTS = [
         "inventory.name is ",
     ),
     Attack(
-        "a hundred thousand groups",
+        "a million groups",
         facts(
             lambda: json.dumps(
-                {"inventory": {"name": "x", "groups": {str(n): [] for n in range(10**5)}}}
+                {"inventory": {"name": "x", "groups": {str(n): [] for n in range(10**6)}}}
             )
         ),
     ),

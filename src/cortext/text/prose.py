@@ -17,6 +17,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from sentencex import segment  # type: ignore[import-untyped]
+
 from cortext.errors import TextError, shown
 from cortext.text.normalize import SPOKEN_SIGNS, join_tokens, normalize
 from cortext.text.numbers import spell_numbers
@@ -301,8 +303,6 @@ def _split(line: str) -> Iterator[str]:
 
 def _segments(piece: str) -> Iterator[str]:
     """Yield the sentences of a piece of text."""
-    from sentencex import segment  # type: ignore[import-untyped]
-
     yield from (sentence for sentence in segment("en", piece) if sentence.strip())
 
 
