@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -56,16 +57,6 @@ class PageServer:
         assert self._process.stdout is not None
         self._process.stdout.close()
 
-
-FORGET_AT_START = """() => {
-  window.started = false;
-  new MutationObserver((_, observer) => {
-    if (document.body.dataset.state !== "running") return;
-    observer.disconnect();
-    window.started = true;
-    document.querySelector("#announce").textContent = "";
-  }).observe(document.body, { attributes: true, attributeFilter: ["data-state"] });
-}"""
 
 SEEN_TEXT = """() => {
   const numbers = (text) => text.match(/[\\d.]+/g).map(Number);
@@ -131,6 +122,16 @@ class Watched:
             lambda m: self.complaints.append(m.text) if m.type in ("error", "warning") else None,
         )
         self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        self.is_greeted = False
+        self.page.on("websocket", self._follow)
+
+    def _follow(self, socket):
+        """Note when a connection's greeting has come, the last part of which are the statistics."""
+        self.is_greeted = False
+        socket.on("framereceived", self._note)
+
+    def _note(self, message):
+        self.is_greeted = self.is_greeted or json.loads(message)["type"] == "stats"
 
     def _route(self, route):
         if route.request.url.startswith(self.base):
@@ -191,13 +192,18 @@ class Watched:
     def decoded_by(self, start):
         """Start a trial, and wait for its end.
 
-        A page that has just connected is still to get the last sentence of those before it: what it
-        announces counts from the start of this one.
+        The greeting may announce the last sentence of those before it, so it comes first. Nobody
+        waits for the state "running": a page that is slow gets the state after it alone.
         """
-        self.page.evaluate(FORGET_AT_START)
+        for _ in range(PATIENCE_MS // 10):
+            if self.is_greeted:
+                break
+            self.page.wait_for_timeout(10)
+        assert self.is_greeted, "no greeting has come"
+        self.page.evaluate("document.querySelector('#announce').textContent = ''")
         start()
         self.page.wait_for_function(
-            "() => window.started && document.body.dataset.state !== 'running'"
+            "() => document.body.dataset.state !== 'running'"
             " && document.querySelector('#announce').textContent.startsWith('Decoded')"
         )
 

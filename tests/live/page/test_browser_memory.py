@@ -243,8 +243,8 @@ def test_what_is_deleted_or_was_private_leaves_pages_that_were_away(browser, tmp
         assert observer.page.is_hidden("#editor")
         line = "No longer private: sentences are kept again"
         if is_private:
+            participant.wait_for_text("#state", line)  # for ten seconds
             observer.wait_for_text("#alert-text", line)
-            participant.wait_for_text("#state", line)
         assert observer.page.is_visible("#alert") == is_private
     finally:
         for each in (observer, participant):
