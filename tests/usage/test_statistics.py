@@ -198,6 +198,20 @@ def test_utterances_in_which_the_large_model_failed_are_counted(tmp_path, capsys
     assert "no memory" not in page
 
 
+def test_utterances_with_bad_features_are_counted(tmp_path, capsys):
+    lines = [said(str(n), MORNING.format(0, n), "i see you") for n in range(3)]
+    log = write(
+        tmp_path / "log",
+        lines[0] | {"features_notes": ["channel 7 is flat"]},
+        lines[1] | {"features_notes": []},
+        lines[2],
+    )
+    assert cortext(["report", "use", str(log), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["overall"]["bad_features"] == 1
+    page = " ".join((log / "use.html").read_text().split())
+    assert "1 utterance: a channel was bad, or values were far out." in page
+
+
 @pytest.mark.parametrize("text", ["i see you", ""])
 def test_one_utterance_that_nobody_rated_is_a_page(tmp_path, text):
     log = write(tmp_path / "log", said("a", MORNING.format(0, 0), text))

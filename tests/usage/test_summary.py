@@ -63,6 +63,8 @@ def test_ratings_alone_are_told_as_ratings(opening):
 def test_a_model_that_failed_and_utterances_without_words_are_named(opening):
     lacking = {"degraded": "no memory"}
     assert "the large language model failed (2 of 3 ut" in opening(*[(1, lacking)] * 2, (1, {}))[1]
+    noted = {"features_notes": ["channel 7 is flat"]}
+    assert "a channel was bad, or values were far out (1 of 1 ut" in opening((1, noted))[1]
     assert "an utterance gave no words (1 of 1 utterance)" in opening((1, {"text": ""}))[1]
     assert opening((1, {"rating": "right"}))[1] == "The log records nothing that went wrong."
 

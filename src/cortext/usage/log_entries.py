@@ -65,6 +65,7 @@ class LoggedUtterance:
         correction: The sentence that was meant, as typed; None without a correction.
         rating: One of `RATINGS`, or None.
         degraded: Whether something that was asked for, such as a large model, had no part in it.
+        has_bad_features: Whether a channel of its features was bad, or values were far out.
         language: Language of its text.
         model: Name that a chain of models has for the one that spoke; None without a chain.
         confidence: Confidence of the text, 0 to 1; None where the log lacks it.
@@ -81,6 +82,7 @@ class LoggedUtterance:
     correction: str | None = None
     rating: str | None = None
     degraded: bool = False
+    has_bad_features: bool = False
     language: Language = EN
     model: str | None = None
     confidence: float | None = None
@@ -199,6 +201,9 @@ def _entry(line: dict[str, Any]) -> LoggedUtterance:
         None if line.get(key) is None else _text(line, key)
         for key in ("source", "degraded", "model", "shown")
     )
+    notes = line.get("features_notes", [])
+    if not isinstance(notes, list):
+        raise ValueError(f"features_notes is {found_value(notes)}")
     confidence = line.get("confidence")
     if confidence is not None and (
         isinstance(confidence, bool)
@@ -214,6 +219,7 @@ def _entry(line: dict[str, Any]) -> LoggedUtterance:
         text,
         source or "",
         degraded=bool(degraded),
+        has_bad_features=bool(notes),
         language=_language(json.dumps(line.get("language", EN.name))),
         model=model,
         confidence=None if confidence is None else float(confidence),

@@ -44,6 +44,7 @@ class UseStatistics:
         wer_with_confirmed: The word error rate with them, as free of errors.
         degraded: Utterances in which something that was asked for, such as a large model, had no
             part.
+        bad_features: Utterances in which a channel was bad, or values were far out.
     """
 
     utterances: int
@@ -60,6 +61,7 @@ class UseStatistics:
     confirmed: int
     wer_with_confirmed: float | None
     degraded: int = 0
+    bad_features: int = 0
 
     @property
     def rated(self) -> int:
@@ -215,6 +217,7 @@ def _statistics(timed: Sequence[tuple[LoggedUtterance, float]]) -> UseStatistics
         confirmed=len(confirmed),
         wer_with_confirmed=_wer([*corrected, *confirmed], n_boot=0).rate,
         degraded=sum(entry.degraded for entry in entries),
+        bad_features=sum(entry.has_bad_features for entry in entries),
     )
 
 

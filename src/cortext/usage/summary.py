@@ -55,6 +55,7 @@ def most_wrong(overall: UseStatistics) -> str:
         "a sentence was rated wrong": overall.ratings["wrong"],
         "an utterance gave no words": overall.utterances - overall.sentences,
         "the large language model failed": overall.degraded,
+        "a channel was bad, or values were far out": overall.bad_features,
     }
     name = max(troubles, key=lambda trouble: troubles[trouble])
     if troubles[name]:
