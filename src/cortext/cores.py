@@ -18,7 +18,7 @@ thread with work waits for the idle one: the slowest runs of small products had 
 118. Sleeping at once halves their speed on a quiet machine: docs/measured/fewer-cores.md.
 """
 ARE_THREADS_CHOSEN = "OMP_NUM_THREADS" in os.environ
-"""Whether the user chose the number of threads."""
+"""True if the user chose the number of threads."""
 _CGROUPS = Path("/sys/fs/cgroup")
 _OWN_CGROUPS = Path("/proc/self/cgroup")
 

@@ -24,7 +24,7 @@ from cortext.data.trial import Trial
 Z_SCORES = FeatureRange(0.0, 1.0, 1.0, -math.inf)
 """Range of z-scores."""
 LEAVE_OUT = "dataset.feature_subset of the training, or columns: of an import's mapping"
-"""Where a feature is left out for good."""
+"""Setting that leaves a feature out for good."""
 OTHER = 10.0
 """Times that a deviation may be another one before the features are of another range."""
 

@@ -21,7 +21,7 @@ Manifest = dict[str, list[int] | None]
 
 
 class Fetched:
-    """What is recorded of a published file in a directory.
+    """The record of a published file in a directory.
 
     Attributes:
         out: Directory of the files.

@@ -68,7 +68,7 @@ class DatasetReport:
     None where no pronunciation is known, or no sentence.
     """
     feature_notes: list[str] = field(default_factory=list)
-    """What is unusual about the features (`FeatureSurvey`)."""
+    """Unusual properties of the features (`FeatureSurvey`)."""
 
     def plain(self) -> dict[str, Any]:
         """Return the report as plain values, without conventions that are the release's."""

@@ -1,4 +1,4 @@
-"""Which kept recordings are deleted: those beyond the quota, and those that are too old.
+"""Deletion of kept recordings: those beyond the quota, and those that are too old.
 
 The log's order tells which are the oldest; a clock decides nothing about the quota. By age only as
 much is deleted as several witnesses agree on, since a clock can be years ahead for a moment:

@@ -1,4 +1,4 @@
-"""What a LoRA adapter of others asks for, read from its file before peft acts on it."""
+"""Bounds of what a LoRA adapter of others asks for, read from its file before peft acts on it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a tokenizer of others may do with a text, read from its file before it is used.
+"""Bounds of what a tokenizer of others does with a text, read from its file before it is used.
 
 A `tokenizer.json` lists steps that change a text, and some can make it grow: four steps that
 replace one character by a thousand make 10^12 bytes of one word. The library then ends the whole

@@ -1,4 +1,4 @@
-"""Which files a large model's weights are in: safetensors of its own directory, and no others.
+"""Files with a large model's weights: safetensors of its own directory, and no others.
 
 transformers reads the parts that an index names by their endings: one that is no safetensors file
 would go through torch's unpickler. It also adds a LoRA adapter that lies beside a model.

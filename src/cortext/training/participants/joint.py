@@ -132,7 +132,7 @@ class JointSetup:
 
     @property
     def left_out(self) -> tuple[Problem, ...]:
-        """Why trials were left out that are too short for their labels."""
+        """The reasons for trials left out as too short for their labels."""
         return tuple(problem for setup in self.of.values() for problem in setup.left_out)
 
     def identity(self) -> dict[str, Any]:

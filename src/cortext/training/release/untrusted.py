@@ -102,7 +102,7 @@ class _Archive:
 
     @property
     def names(self) -> dict[str, Any]:
-        """What the pickle of a checkpoint may name beside plain data (`interpret`)."""
+        """Names that the pickle of a checkpoint may hold beside plain data (`interpret`)."""
         storages = {f"torch.{name}Storage": kind for name, kind in _KINDS.items()}
         tensors = {"_rebuild_tensor_v2": self._tensor, "_rebuild_parameter": _parameter}
         return storages | {f"torch._utils.{name}": call for name, call in tensors.items()}

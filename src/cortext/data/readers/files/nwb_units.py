@@ -42,7 +42,7 @@ _LEAST_RUN = 4  # spikes between two falls of a clock that starts again; 2 of ra
 
 @dataclass
 class _Order:
-    """What the order of a unit's times shows.
+    """Facts shown by the order of a unit's times.
 
     Attributes:
         n: Number of spikes.
@@ -65,7 +65,7 @@ class _Order:
 
     @property
     def starts_again(self) -> bool:
-        """Whether long runs of rising times follow each other, each far behind the one before."""
+        """True if long runs of rising times follow each other, each far behind the one before."""
         is_far = self.fall[0] - self.fall[1] > _RESTART_S
         return is_far and self.n >= _FEWEST and self.n_falls * _LEAST_RUN <= self.n
 
