@@ -17,7 +17,7 @@ CMAKE := PATH="$(abspath $(BIN)):$$PATH" cmake
 CHECKED := LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so)" \
     PYTHONPATH=tools/sanitize:build/sanitize PYTHONMALLOC=malloc ASAN_OPTIONS=detect_leaks=0 OMP_NUM_THREADS=1
 
-.PHONY: setup system native checked sanitize fuzz demo live test test-narrow test-slow test-tpu test-tf test-falcon test-gpu test-accelerators environments wheel test-wheel lint format docs bench clean
+.PHONY: setup system native checked sanitize fuzz demo live test coverage test-narrow test-slow test-tpu test-tf test-falcon test-gpu test-accelerators environments wheel test-wheel lint format docs bench clean
 
 setup: $(DEV)  ## the environment with everything that development needs
 
@@ -77,8 +77,13 @@ live: $(VENV)/.built $(VENV)/.live  ## watch the demo's decoder at work, on a we
 
 # Each process takes a third in one piece: what a module's tests share is made once. Three keep two
 # cores busy while some tests wait.
-test: $(DEV)  ## the fast tests, with coverage
-	$(TEST) -m "not slow" -n 3 --dist worksteal --cov --cov-report=term:skip-covered --cov-fail-under=85
+FAST := -m "not slow" -n 3 --dist worksteal
+
+test: $(DEV)  ## the fast tests
+	$(TEST) $(FAST)
+
+coverage: $(DEV)  ## the fast tests, and the share of lines that they reach; half as long again
+	$(TEST) $(FAST) --cov --cov-report=term:skip-covered --cov-fail-under=85
 
 NARROW := avx2
 
