@@ -11,7 +11,7 @@ __version__ = "0.1.0"  # and in pyproject.toml; a test compares them
 
 if TYPE_CHECKING:
     from cortext.cloud import launch
-    from cortext.data.dataset import open_dataset
+    from cortext.data.packed_dataset import open_dataset
     from cortext.data.simulate import simulate
     from cortext.decoding import Decoder
     from cortext.decoding.ngram import LanguageModel
@@ -51,7 +51,7 @@ _HOMES = {
     "evaluate": "cortext.evaluation",
     "launch": "cortext.cloud",
     "load_model": "cortext.models",
-    "open_dataset": "cortext.data.dataset",
+    "open_dataset": "cortext.data.packed_dataset",
     "simulate": "cortext.data.simulate",
     "train": "cortext.training",
 }

@@ -1,4 +1,4 @@
-"""Atomic writes, locks between processes, and JSON that is not trusted."""
+"""Atomic writes, locks between processes, plain names, and JSON that is not trusted."""
 
 from __future__ import annotations
 
@@ -195,6 +195,17 @@ def refuse_foreign(folder: Path, names: Iterable[str], what: str) -> None:
             where=folder,
             fix="move it away, or give another directory",
         )
+
+
+def is_plain_name(name: object) -> bool:
+    """Return whether this can name a file that lies where it is put, on every system.
+
+    It is a printable text of at most 200 bytes in UTF-8 without a slash or backslash, and neither
+    empty, `.` nor `..`.
+    """
+    if not isinstance(name, str) or not name.isprintable() or name in ("", ".", ".."):
+        return False
+    return len(name.encode()) <= 200 and not set(name) & set("/\\")
 
 
 def check_writable(path: Path) -> None:

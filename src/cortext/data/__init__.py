@@ -2,8 +2,9 @@
 
 from cortext.data.checks import Limits, PatchGeometry, Problem
 from cortext.data.conventions import Conventions
-from cortext.data.dataset import Dataset, open_dataset
+from cortext.data.dataset import Dataset
 from cortext.data.packed import Batch, PackedDataset, PackedSplit, open_data, open_packed, pack
+from cortext.data.packed_dataset import open_dataset
 from cortext.data.sampler import DayBalancedSampler
 from cortext.data.session_files import read_trials, write_session
 from cortext.data.trial import BIN_MS, MAX_LABEL, SPLITS, Session, Trial, make_trial

@@ -23,7 +23,7 @@ from typing import Any, Literal, get_args
 
 from cortext.arguments import as_path
 from cortext.errors import CortextError, DataError, TextError, nearest
-from cortext.files import atomic_write, check_file, disk_errors, read_json
+from cortext.files import atomic_write, check_file, disk_errors, is_plain_name, read_json
 from cortext.text.inventory import RELEASE, Inventory
 from cortext.text.language import EN, Language
 
@@ -179,8 +179,6 @@ class Conventions:
 
         Raises TextError for an inventory or a language that is none, DataError for anything else.
         """
-        from cortext.data.trial import is_plain_name  # trials have conventions
-
         for key in mapping:
             if key not in _KEYS:
                 raise DataError(f"unknown key {key!r}; {nearest(key, _KEYS)}")

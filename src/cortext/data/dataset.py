@@ -16,7 +16,7 @@ from datetime import date
 from functools import cached_property
 from itertools import repeat
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cortext.arguments import as_path, check_list, check_type
 from cortext.data import hdf5_input
@@ -33,13 +33,10 @@ from cortext.data.checks import (
 from cortext.data.conventions import RELEASE_CONVENTIONS, Conventions
 from cortext.data.rebin import Rebinning
 from cortext.data.session_files import read_trials, trial_names, usual_features
-from cortext.data.trial import SPLITS, Session, Trial, is_plain_name
+from cortext.data.trial import SPLITS, Session, Trial
 from cortext.describe import Described, some
 from cortext.errors import DataError, nearest
-from cortext.files import check_file
-
-if TYPE_CHECKING:
-    from cortext.data.packed_dataset import PackedDataset
+from cortext.files import check_file, is_plain_name
 
 DESCRIPTION = "t15_copyTaskData_description.csv"
 _MOST_BYTES = 1 << 24  # 1,600 times the release's
@@ -344,27 +341,6 @@ class Dataset(Described):
 
 def _ignore(problem: Problem) -> None:
     """Leave a bad trial out without recording why."""
-
-
-def open_dataset(root: str | Path, *, limits: Limits = LIMITS) -> Dataset | PackedDataset:
-    """Open recordings: a directory of session files, or a packed one.
-
-    Either has `session_names`, `splits`, `n_features`, `n_trials(split)` and
-    `trials(split, sessions)`, and yields all its trials. Trials of packed data have been rounded to
-    float16. `cortext.data.open_data` gives packed data of either.
-
-    Args:
-        root: The directory that holds `<session>/data_{train,val,test}.hdf5`, or that `pack` wrote.
-        limits: The largest trial that is read from session files.
-
-    Raises:
-        DataError: Where there are no recordings.
-    """
-    from cortext.data.packed_dataset import open_packed  # packed data are made of session files
-    from cortext.data.packed_index import is_packed
-
-    root = as_path(root, "data")
-    return open_packed(root) if is_packed(root) else open_session_files(root, limits=limits)
 
 
 def open_session_files(root: str | Path, *, limits: Limits = LIMITS) -> Dataset:

@@ -17,9 +17,8 @@ from typing import Any
 from cortext.data.download import RemoteFile, open_url, read_listing
 from cortext.data.hub import LM_5GRAM, fetch_language_model
 from cortext.data.obtain import BUSY, Meter, Note, obtain
-from cortext.data.trial import is_plain_name
 from cortext.errors import DataError, nearest
-from cortext.files import disk_errors, exclusive
+from cortext.files import disk_errors, exclusive, is_plain_name
 from cortext.processes import Progress
 
 DRYAD = "https://datadryad.org"

@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from cortext.data.download import RemoteFile
-from cortext.data.trial import is_plain_name
 from cortext.errors import DataError
-from cortext.files import atomic_stream, disk_errors, read_json, replace_directory
+from cortext.files import atomic_stream, disk_errors, is_plain_name, read_json, replace_directory
 from cortext.renames import rename_new
 
 Manifest = dict[str, list[int] | None]

@@ -1,4 +1,4 @@
-"""Chunks of HDF5 datasets that somebody else made, decoded after a check of their lengths.
+"""HDF5 datasets that somebody else made, and their chunks, decoded after a check of lengths.
 
 A chunk that is shorter than declared is filled with whatever the process has in memory (HDF5 2.0),
 and a longer one takes as much memory as it likes.
@@ -9,21 +9,38 @@ from __future__ import annotations
 import math
 import shlex
 import zlib
+from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
 from h5py import h5d, h5i, h5t, h5z
 
 from cortext.data.checks import AGAIN, FaultError
 
-if TYPE_CHECKING:
-    from cortext.data.hdf5_input import Values
-
 _ROWS, _COLUMNS, _ALONE = 1000, 256, 1 << 16  # of a chunk of features, and of one of times
+_PLACE = 16  # bytes: a length, an address and a number
 _MOST_CHUNK = 1 << 26  # bytes of a chunk
 _MOST_OVERHEAD = 1 << 16  # bytes that a filter may add to a small chunk
 _CHECKSUM = 4  # bytes that Fletcher's checksum adds to a chunk
+
+
+@dataclass(frozen=True, slots=True)
+class Values:
+    """A dataset in the file itself, of which nothing has been read."""
+
+    id: h5d.DatasetID
+    name: str
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    layout: int
+
+    @property
+    def n_bytes(self) -> int:
+        """Size of a number in the file, or of the place where a text of any length lies."""
+        kind = self.id.get_type()
+        if isinstance(kind, h5t.TypeStringID) and kind.is_variable_str():
+            return _PLACE
+        return int(kind.get_size())
 
 
 def repack(values: Values) -> str:

@@ -14,7 +14,6 @@ import re
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,7 @@ from h5py import h5a, h5d, h5g, h5l, h5o, h5t
 
 from cortext.data.checks import AGAIN, FaultError, Limits, check_memory, opening
 from cortext.data.hdf5_attributes import check_text_lengths
-from cortext.data.hdf5_chunks import Chunks, repack
+from cortext.data.hdf5_chunks import Chunks, Values, repack
 from cortext.data.hdf5_refused import refusal
 
 DAMAGE = (OSError, RuntimeError, KeyError, ValueError, TypeError, OverflowError)
@@ -37,7 +36,6 @@ _MOST_LINKS = 16  # soft links in a row; HDF5's own number
 _MOST_ATTRIBUTE = 1 << 16  # bytes of an attribute
 _MOST_TEXT = 10_000  # characters of an attribute
 _MOST_KEPT = 1 << 26  # bytes of decoded chunks
-_PLACE = 16  # bytes: a length, an address and a number
 _MOST_AT_ONCE = 100_000  # chunks of a box
 _SINGLE_VALUES = (h5t.INTEGER, h5t.FLOAT, h5t.STRING, h5t.ENUM)
 
@@ -123,25 +121,6 @@ def _kind_of_link(here: Any, name: bytes) -> int | None:
 def has(group: h5py.Group, name: str) -> bool:
     """Return whether the group has a link or an attribute of that name; no link is followed."""
     return bool(group.id.links.exists(name.encode()) or h5a.exists(group.id, name.encode()))
-
-
-@dataclass(frozen=True, slots=True)
-class Values:
-    """A dataset in the file itself, of which nothing has been read."""
-
-    id: h5d.DatasetID
-    name: str
-    shape: tuple[int, ...]
-    dtype: np.dtype
-    layout: int
-
-    @property
-    def n_bytes(self) -> int:
-        """Size of a number in the file, or of the place where a text of any length lies."""
-        kind = self.id.get_type()
-        if isinstance(kind, h5t.TypeStringID) and kind.is_variable_str():
-            return _PLACE
-        return int(kind.get_size())
 
 
 def dataset(group: h5py.Group, name: str, n_dims: int) -> Values:

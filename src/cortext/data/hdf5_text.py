@@ -15,8 +15,8 @@ import numpy as np
 from h5py import h5d, h5i, h5z
 
 from cortext.data.checks import AGAIN, FaultError
-from cortext.data.hdf5_chunks import inflated
-from cortext.data.hdf5_input import Boxes, Values
+from cortext.data.hdf5_chunks import Values, inflated
+from cortext.data.hdf5_input import Boxes
 
 MOST_BYTES = 1 << 26
 """Most bytes of the texts of a dataset, and of their places."""

@@ -1,4 +1,4 @@
-"""A packed directory: its splits, its source and its checksums.
+"""A packed directory, its splits, source and checksums; and opening recordings, packed or not.
 
 It holds, per split, `<split>.f16` (the bins of all trials one after another, [sum of T, C] float16)
 or TFRecord files (`<split>-00000.tfrecord` ..., see `tfrecords.py`), which TensorFlow reads without
@@ -23,15 +23,15 @@ import numpy as np
 
 from cortext.arguments import as_path, check_function, check_list
 from cortext.data.bin_source import BinSource, MappedBins, MemoryBins, RecordBins
-from cortext.data.checks import Problem
+from cortext.data.checks import LIMITS, Limits, Problem
 from cortext.data.conventions import (
     FILE,
     RELEASE_CONVENTIONS,
     Conventions,
     conventions_given,
 )
-from cortext.data.dataset import find_sessions
-from cortext.data.packed_index import AGAIN, read_index
+from cortext.data.dataset import Dataset, find_sessions, open_session_files
+from cortext.data.packed_index import AGAIN, is_packed, read_index
 from cortext.data.packed_split import BadTrials, PackedSplit
 from cortext.data.trial import SPLITS, Trial
 from cortext.describe import Described, some
@@ -199,6 +199,24 @@ def _state(path: Path) -> tuple[int, int]:
     except OSError:
         return 0, 0
     return found.st_size, found.st_mtime_ns
+
+
+def open_dataset(root: str | Path, *, limits: Limits = LIMITS) -> Dataset | PackedDataset:
+    """Open recordings: a directory of session files, or a packed one.
+
+    Either has `session_names`, `splits`, `n_features`, `n_trials(split)` and
+    `trials(split, sessions)`, and yields all its trials. Trials of packed data have been rounded to
+    float16. `cortext.data.open_data` gives packed data of either.
+
+    Args:
+        root: The directory that holds `<session>/data_{train,val,test}.hdf5`, or that `pack` wrote.
+        limits: The largest trial that is read from session files.
+
+    Raises:
+        DataError: Where there are no recordings.
+    """
+    root = as_path(root, "data")
+    return open_packed(root) if is_packed(root) else open_session_files(root, limits=limits)
 
 
 def open_packed(path: str | Path) -> PackedDataset:

@@ -21,9 +21,9 @@ import numpy as np
 
 from cortext.data.checks import dead_link_fault
 from cortext.data.conventions import RELEASE_CONVENTIONS, Conventions
-from cortext.data.trial import SPLITS, is_plain_name, most_labels
+from cortext.data.trial import SPLITS, most_labels
 from cortext.errors import DataError, TextError
-from cortext.files import parse_json_object, read_json
+from cortext.files import is_plain_name, parse_json_object, read_json
 from cortext.temporaries import restore
 from cortext.text.inventory import Inventory
 

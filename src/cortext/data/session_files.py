@@ -43,8 +43,9 @@ from cortext.data.checks import (
 from cortext.data.conventions import Conventions, conventions_given, session_files_in
 from cortext.data.hdf5_output import new_hdf5
 from cortext.data.rebin import Rebinning
-from cortext.data.trial import MAX_LABEL, Trial, is_plain_name, most_labels
+from cortext.data.trial import MAX_LABEL, Trial, most_labels
 from cortext.errors import DataError
+from cortext.files import is_plain_name
 
 _TRIAL = re.compile(r"trial_\d+")
 _APART = "write trials of other conventions to a directory of their own"

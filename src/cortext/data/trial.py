@@ -32,17 +32,6 @@ def most_labels(inventory: Inventory) -> int:
     return MAX_LABEL if inventory.is_published else LONGEST_LABEL
 
 
-def is_plain_name(name: object) -> bool:
-    """Return whether this can name a session: a file that lies where it is put, on every system.
-
-    It is a printable text of at most 200 bytes in UTF-8 without a slash or backslash, and neither
-    empty, `.` nor `..`.
-    """
-    if not isinstance(name, str) or not name.isprintable() or name in ("", ".", ".."):
-        return False
-    return len(name.encode()) <= 200 and not set(name) & set("/\\")
-
-
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Trial(Described):
     """One attempted sentence.

@@ -21,6 +21,7 @@ from h5py import h5d
 from cortext.arguments import as_path, check_type
 from cortext.data import hdf5_input
 from cortext.data.checks import LIMITS, FaultError
+from cortext.data.hdf5_chunks import Values
 from cortext.decoding.decoder import Decoder
 from cortext.decoding.log_probs import (
     FEWEST_FRAMES,
@@ -280,7 +281,7 @@ def _read_hdf5(path: Path) -> dict[str, np.ndarray]:
         raise DecodingError(fault.message, where=where) from None
 
 
-def _stored_bytes(values: hdf5_input.Values, path: Path) -> int:
+def _stored_bytes(values: Values, path: Path) -> int:
     """Return the bytes of a dataset's numbers.
 
     Raises:

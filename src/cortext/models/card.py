@@ -12,10 +12,9 @@ from typing import Any
 
 from cortext.config import check_fields, first_difference, from_mapping
 from cortext.data.conventions import Conventions
-from cortext.data.trial import is_plain_name
 from cortext.errors import ConfigError, CortextError, DataError, RunError, TextError
 from cortext.features.smooth import check_kernel, gaussian_kernel
-from cortext.files import parse_json_object, read_json
+from cortext.files import is_plain_name, parse_json_object, read_json
 from cortext.models.participants import participant_folder, read_participants
 from cortext.text.inventory import BLANK, SIL, Inventory
 from cortext.text.language import Language

@@ -12,11 +12,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from cortext.data.dataset import Dataset, open_dataset
+from cortext.data.dataset import Dataset
 from cortext.data.packed import PackedDataset
-from cortext.data.trial import is_plain_name
+from cortext.data.packed_dataset import open_dataset
 from cortext.errors import RunError, nearest
-from cortext.files import atomic_write, read_json
+from cortext.files import atomic_write, is_plain_name, read_json
 
 FILE = "participants.json"
 FOLDER = "participants"

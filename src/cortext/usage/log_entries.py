@@ -11,8 +11,8 @@ from datetime import datetime
 from functools import lru_cache
 from typing import Any
 
-from cortext.data.trial import is_plain_name
 from cortext.errors import TextError, shown
+from cortext.files import is_plain_name
 from cortext.text.language import EN, Language
 from cortext.text.prose import sentences, spoken_sign, typed
 

@@ -30,8 +30,8 @@ from cortext.data.readers.recording import (
 )
 from cortext.data.readers.source_files import file_faults
 from cortext.data.scaling import Scale
-from cortext.data.trial import is_plain_name
 from cortext.errors import ConfigError, CortextError, DataError, nearest
+from cortext.files import is_plain_name
 from cortext.text.inventory import HANDWRITING
 from cortext.text.language import EN
 from cortext.text.pronunciation import to_tokens

@@ -23,7 +23,7 @@ from cortext.data.readers.mapped.strays import refused, without_strays
 from cortext.data.readers.mapped.trials import ColumnValues, count_overlaps, mapped_source
 from cortext.data.readers.recording import Source
 from cortext.data.readers.source_files import files_of
-from cortext.data.trial import is_plain_name
+from cortext.files import is_plain_name
 
 ELECTRODES = "general/extracellular_ephys/electrodes"
 """Place of the table of electrodes."""

@@ -13,11 +13,12 @@ from typing import Any
 from cortext.arguments import as_path
 from cortext.data.checks import Problem
 from cortext.data.conventions import Conventions
-from cortext.data.dataset import Dataset, open_dataset
+from cortext.data.dataset import Dataset
 from cortext.data.packed import PackedDataset, data_path, open_data, open_packed
+from cortext.data.packed_dataset import open_dataset
 from cortext.data.rebin import Rebinning
-from cortext.data.trial import is_plain_name
 from cortext.errors import ConfigError, DataError, wrong_type
+from cortext.files import is_plain_name
 from cortext.models.card import read_card
 from cortext.models.participants import (
     participant_folder,

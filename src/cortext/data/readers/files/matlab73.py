@@ -20,6 +20,7 @@ from h5py import h5a, h5d, h5g, h5o, h5r, h5t
 from cortext.data import hdf5_input
 from cortext.data.checks import AGAIN, FaultError
 from cortext.data.hdf5_attributes import check_text_lengths
+from cortext.data.hdf5_chunks import Values
 from cortext.data.readers.files.matlab5_arrays import check_cells
 from cortext.data.readers.files.matlab_classes import (
     COMPLEX,
@@ -64,7 +65,7 @@ class Array73:
     shape: tuple[int, ...]
     dtype: np.dtype
     _kept: hdf5_input.KeptChunks = field(repr=False)
-    _values: hdf5_input.Values | None = None
+    _values: Values | None = None
     _band: tuple[int, np.ndarray] | None = field(default=None, repr=False)
 
     @classmethod

@@ -16,7 +16,7 @@ import numpy as np
 
 from cortext.data import hdf5_input
 from cortext.data.checks import FaultError
-from cortext.data.hdf5_input import Values
+from cortext.data.hdf5_chunks import Values
 from cortext.data.readers.files.nwb_values import (
     EXPORT,
     dataset,

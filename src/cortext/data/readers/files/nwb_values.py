@@ -12,7 +12,7 @@ from h5py import h5a, h5d, h5t
 from cortext.data import hdf5_input
 from cortext.data.checks import AGAIN, FaultError
 from cortext.data.hdf5_attributes import check_text_lengths
-from cortext.data.hdf5_input import Values
+from cortext.data.hdf5_chunks import Values
 from cortext.data.hdf5_text import are_texts, read_texts
 
 EXPORT = "export the file again with pynwb or MatNWB"

@@ -30,7 +30,7 @@ from cortext.data.readers.mapped.first_mapping import (
 )
 from cortext.data.readers.mapped.mapping import SessionNames
 from cortext.data.readers.source_files import file_faults
-from cortext.data.trial import is_plain_name
+from cortext.files import is_plain_name
 
 _LENGTH = re.compile("len|bins|steps|dur|sample", re.I)
 _BIN = re.compile("bin.?(size|width|ms|len|dur)", re.I)

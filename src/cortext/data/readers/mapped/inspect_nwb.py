@@ -28,7 +28,7 @@ from cortext.data.readers.mapped.first_mapping import (
 )
 from cortext.data.readers.mapped.mapping import UNITS
 from cortext.data.readers.source_files import file_faults
-from cortext.data.trial import is_plain_name
+from cortext.files import is_plain_name
 
 _FINEST_MS = 1  # finer samples are voltages
 _WIDE = 4  # times as many columns as samples: probably transposed

@@ -17,8 +17,9 @@ from typing import Any, Literal, TypeVar
 from cortext.arguments import as_path
 from cortext.config import from_mapping, read_mapping, to_mapping
 from cortext.data.conventions import checked_bin_ms
-from cortext.data.trial import SPLITS, is_plain_name
+from cortext.data.trial import SPLITS
 from cortext.errors import ConfigError, TextError
+from cortext.files import is_plain_name
 from cortext.text.inventory import INVENTORIES, Inventory, read_inventory
 from cortext.text.language import LANGUAGES, Language, read_language
 from cortext.text.lexicon import Lexicon
