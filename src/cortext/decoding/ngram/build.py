@@ -6,7 +6,7 @@ import json
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -14,22 +14,15 @@ import numpy as np
 
 from cortext import __version__, _native
 from cortext.decoding.ngram import counts, lmplz
+from cortext.decoding.ngram.build_options import BINARIES, BuildOptions
 from cortext.decoding.ngram.corpus import Corpus, grouped, read_corpus, silent
 from cortext.decoding.ngram.database import Database, in_background
 from cortext.decoding.ngram.estimate import Estimated, estimate
 from cortext.decoding.ngram.interpolate import Mixture, fit_weights, mix
-from cortext.decoding.ngram.pronouncing import (
-    MOST_NAMED,
-    check_sources,
-    is_english_spelling,
-    own_lexicon,
-    pronounce_words,
-)
+from cortext.decoding.ngram.pronouncing import MOST_NAMED, own_lexicon, pronounce_words
 from cortext.decoding.ngram.vocabulary import (
     LETTERS,
-    MAX_ORDER,
     SPECIAL,
-    UNITS,
     SpeltTokens,
     choose,
     letter_lexicon,
@@ -38,11 +31,11 @@ from cortext.decoding.ngram.vocabulary import (
     symbol_lexicon,
 )
 from cortext.decoding.ngram.write_model import write_model
-from cortext.errors import LanguageModelError, nearest
+from cortext.errors import LanguageModelError
 from cortext.files import atomic_directory, disk_error
 from cortext.processes import Progress
 from cortext.text.inventory import LM, Inventory
-from cortext.text.language import EN, Language
+from cortext.text.language import EN
 from cortext.text.lexicon import Lexicon
 from cortext.text.pronunciation import Pronounced
 
@@ -50,133 +43,6 @@ FORMAT_VERSION = 2
 FILES = ("lexicon.txt", "tokens.txt", "lm.bin", "lm.arpa", "lm.arpa.gz", "lm.json")
 
 Stage = Callable[[str], Callable[[int, int], None] | None]
-
-BINARIES: dict[str, dict[str, Any]] = {
-    "quantised": {"type": "trie"},
-    "trie": {"type": "trie", "prob_bits": 0, "backoff_bits": 0},
-    "probing": {"type": "probing"},
-}
-"""Arguments of `_native.write_binary` by the name of the file type."""
-
-KINDS = ("words", "spelling")
-ENGINES = ("cortext", "lmplz")
-
-
-@dataclass(frozen=True)
-class BuildOptions:
-    """Options for building a model. Raises LanguageModelError for values out of bounds."""
-
-    order: int = 5
-    """Longest n-gram, 1 to 6."""
-    vocabulary: int | Iterable[str] | None = None
-    """Words to keep: a number of the most frequent ones, or the words; None for all of the texts.
-
-    N-grams with other words are left out.
-    """
-    prune: Sequence[int] = (0,)
-    """Highest count with which n-grams are left out, for each order.
-
-    The last number is for all higher orders.
-    """
-    interpolate: bool = False
-    """True if each text becomes a model of its own.
-
-    The models are mixed with the weights that suit `held_out` best.
-    """
-    held_out: Path | None = None
-    """The text that the weights are fitted on."""
-    kind: str = "words"
-    """`words`, or `spelling` for a model of letters."""
-    binary: str = "quantised"
-    """`quantised` (a trie with 8 bits for each number, the smallest), `trie` (exact) or
-    `probing` (exact, fastest).
-    """
-    keep_arpa: bool = False
-    """True if `lm.arpa`, the model as text, is kept beside `lm.bin`."""
-    engine: str = "cortext"
-    """Estimator: `cortext`, or `lmplz` of KenLM, which must be on PATH."""
-    memory_bytes: int = 4 << 30
-    """Memory for counting; data that does not fit goes to the disk of the output."""
-    inventory: Inventory = LM
-    """Tokens of the pronunciations; the published ones by default."""
-    language: Language = EN
-    """Language of the texts."""
-    lexicon: Path | Lexicon | None = None
-    """Pronunciations of one's own: a file like `lexicon.txt`, whose closing silence may be left
-    out.
-
-    Words that it lacks take the command's pronunciations (`g2p`), and then those of the letters
-    (`spell`) or the usual ones: English phonemes have a dictionary, characters spell the words.
-    Words without any are left out, counted and named.
-    """
-    g2p: str | None = None
-    """A program that pronounces words (`cortext.text.g2p_command`), started without a shell."""
-    spell: bool = False
-    """True if words are spelt with the tokens."""
-    unit: str = UNITS[0]
-    """`word`, or `character` for an open vocabulary: an n-gram of the characters themselves."""
-    skip_damaged: bool = False
-    """True if sentences with letters that the language lacks are left out and counted.
-
-    They are an error otherwise. English prose has rules of its own (`cortext.text.prose`).
-    """
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.order <= MAX_ORDER:
-            raise LanguageModelError(
-                f"order {self.order} is not supported; orders 1 to {MAX_ORDER} are"
-            )
-        for name, value, known in (
-            ("kind", self.kind, KINDS),
-            ("binary", self.binary, BINARIES),
-            ("engine", self.engine, ENGINES),
-            ("unit", self.unit, UNITS),
-        ):
-            if value not in known:
-                raise LanguageModelError(f"{name} is {value!r}; {nearest(str(value), known)}")
-        given = tuple(self.prune)
-        if not 1 <= len(given) <= self.order or list(given) != sorted(given) or given[0] < 0:
-            raise LanguageModelError(
-                f"prune is {' '.join(map(str, given)) or 'empty'}; numbers that do not fall are"
-                f" needed, at most one for each of the {self.order} orders"
-            )
-        if given[0]:
-            raise LanguageModelError(
-                f"prune begins with {given[0]}; words are not pruned", fix="use --vocab for them"
-            )
-        if self.interpolate != (self.held_out is not None):
-            raise LanguageModelError(
-                "interpolation and a held-out text go together", fix="give both or neither"
-            )
-        if self.interpolate and self.engine == "lmplz":
-            raise LanguageModelError(
-                "lmplz does not interpolate", fix="leave --engine or --interpolate out"
-            )
-        if self.kind == "spelling" and self.vocabulary is not None:
-            raise LanguageModelError(
-                "the vocabulary of a spelling model is the letters", fix="leave --vocab out"
-            )
-        if self.is_open and (self.kind, self.vocabulary) != ("words", None):
-            raise LanguageModelError(
-                "the vocabulary of characters is open", fix="leave --vocab and --type out"
-            )
-        check_sources(self)
-        if not 1 << 27 <= self.memory_bytes <= 1 << 44:
-            raise LanguageModelError(
-                f"memory is {self.memory_bytes / (1 << 30):.3g} GB; 0.125 to 16384 are possible",
-                fix="4 is usual",
-            )
-
-    @property
-    def is_open(self) -> bool:
-        """True if the vocabulary is open: an n-gram of characters, without a lexicon."""
-        return self.unit == "character"
-
-    @property
-    def thresholds(self) -> tuple[int, ...]:
-        """`prune` with a number for each order."""
-        given = tuple(self.prune)
-        return given + given[-1:] * (self.order - len(given))
 
 
 def build(
@@ -269,9 +135,9 @@ class _Build:
         if self.tokens is not None:
             lexicon = symbol_lexicon(options.inventory)
             return Pronounced(lexicon, list(lexicon), {}, list(self.tokens.without))
-        if is_english_spelling(options):
+        if options.is_english_spelling:
             return Pronounced(letter_lexicon(), list(LETTERS))
-        kept = choose(corpus, options.vocabulary, options.language)
+        kept = choose(corpus.words, corpus.counts, options.vocabulary, options.language)
         return pronounce_words(_counted(kept, progress), options, own)
 
     def _estimate(self, corpus: Corpus, words: list[str]) -> None:

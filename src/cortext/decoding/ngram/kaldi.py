@@ -16,7 +16,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from cortext.decoding.ngram.build import (
-    BINARIES,
     FORMAT_VERSION,
     Stage,
     in_place_of,
@@ -24,6 +23,7 @@ from cortext.decoding.ngram.build import (
     write_binary,
     write_rest,
 )
+from cortext.decoding.ngram.build_options import BINARIES
 from cortext.decoding.ngram.corpus import silent
 from cortext.decoding.ngram.grammar import NGrams, Words, read_ngrams
 from cortext.decoding.ngram.graph import ANOTHER, read_graph

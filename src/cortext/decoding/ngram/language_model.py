@@ -17,7 +17,8 @@ from typing import Any, TypeVar
 
 from cortext import _native
 from cortext.arguments import as_count, as_path, check_list, check_text, check_type
-from cortext.decoding.ngram.build import BuildOptions, Stage, build
+from cortext.decoding.ngram.build import Stage, build
+from cortext.decoding.ngram.build_options import BuildOptions
 from cortext.decoding.ngram.corpus import grouped, sentences_of, silent
 from cortext.decoding.ngram.pronouncing import inventory_for
 from cortext.decoding.ngram.vocabulary import UNITS, SpeltTokens, spelt, symbol_lexicon

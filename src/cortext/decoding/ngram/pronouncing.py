@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from cortext.decoding.ngram.vocabulary import SPECIAL, is_word
+from cortext.decoding.ngram.build_options import BuildOptions
+from cortext.decoding.ngram.vocabulary import is_word
 from cortext.errors import LanguageModelError, TextError
 from cortext.text.inventory import LM, Inventory
 from cortext.text.language import Language
 from cortext.text.lexicon import Lexicon, inventory_of
-from cortext.text.pronunciation import Pronounced, pronounce_all, pronouncer
-
-if TYPE_CHECKING:
-    from cortext.decoding.ngram.build import BuildOptions
+from cortext.text.pronunciation import Pronounced, pronounce_all
 
 MOST_NAMED = 10_000
 """Most words without a pronunciation that `lm.json` names."""
@@ -22,48 +19,6 @@ _SHOWN = 3
 _MANY = 1000
 _FEW = 0.05
 """Most words of a lexicon of `_MANY` or more that the language may lack; fewer must have none."""
-_KENLM_SPECIAL = (*SPECIAL, "<UNK>")
-
-
-def check_sources(options: BuildOptions) -> None:
-    """Raise LanguageModelError for tokens, words and sources that do not go together."""
-    own = options.lexicon is not None or options.g2p is not None or options.spell
-    inventory = options.inventory
-    try:
-        if not inventory.is_published:
-            inventory.check()
-        if not options.is_open and not own:
-            pronouncer(inventory, options.language)
-    except TextError as error:
-        raise LanguageModelError(error.what, where=error.where, fix=error.fix) from None
-    if options.is_open:
-        if inventory.unit != "character":
-            raise LanguageModelError(
-                f"unit {options.unit!r} needs tokens that are characters; those of inventory"
-                f" {inventory.name!r} are {inventory.unit}s",
-                fix="give another --inventory, such as characters",
-            )
-        if own:
-            raise LanguageModelError(
-                "an open vocabulary has no words to pronounce",
-                fix="leave --lexicon, --g2p and --spell out",
-            )
-        if special := next((each for each in _KENLM_SPECIAL if each in inventory.index), None):
-            raise LanguageModelError(
-                f"inventory {inventory.name!r} has the token {special!r}, which an n-gram uses"
-                " itself",
-                fix="call it otherwise",
-            )
-    if options.kind == "spelling":
-        if inventory.unit == "character":
-            raise LanguageModelError(
-                "a spelling model is of the names of letters, which characters do not pronounce",
-                fix="use --unit character",
-            )
-        if is_english_spelling(options) and own:
-            raise LanguageModelError(
-                "the names of English letters are known", fix="leave --lexicon, --g2p, --spell out"
-            )
 
 
 def inventory_for(lexicon: Path | Lexicon | None, language: Language) -> Inventory:
@@ -82,12 +37,6 @@ def inventory_for(lexicon: Path | Lexicon | None, language: Language) -> Invento
         raise LanguageModelError(error.what, where=error.where, fix=error.fix) from None
     adds_english = language.is_benchmark and set(found.symbols) <= set(LM.symbols)
     return LM if adds_english else found
-
-
-def is_english_spelling(options: BuildOptions) -> bool:
-    """Return whether it is a spelling model of the published tokens, whose words are known."""
-    published = options.inventory.is_published and options.language.is_benchmark
-    return options.kind == "spelling" and published
 
 
 def own_lexicon(options: BuildOptions) -> Lexicon | None:

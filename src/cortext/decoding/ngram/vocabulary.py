@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from string import ascii_lowercase
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -20,9 +19,6 @@ from cortext.text.inventory import Inventory
 from cortext.text.language import EN, Language
 from cortext.text.lexicon import Lexicon, Pronunciation
 from cortext.text.pronunciation import pronounce, pronouncer, spell
-
-if TYPE_CHECKING:
-    from cortext.decoding.ngram.corpus import Corpus
 
 UNK = "<unk>"
 BOS = "<s>"
@@ -54,20 +50,29 @@ def read_vocabulary(given: str, language: Language = EN) -> int | list[str]:
 
 
 def choose(
-    corpus: Corpus, vocabulary: int | Iterable[str] | None, language: Language = EN
+    words: Sequence[str],
+    counts: np.ndarray,
+    vocabulary: int | Iterable[str] | None,
+    language: Language = EN,
 ) -> list[str]:
     """Return the words to keep, sorted.
 
     They are all words (None), a number of the most frequent ones (of equals the first in the
     alphabet), or the given words, which must be normalised words of the language.
+
+    Args:
+        words: Words of the texts by number, the special ones first.
+        counts: Number of times that each occurs, int64.
+        vocabulary: The choice.
+        language: Language of the words.
     """
-    found = corpus.words[len(SPECIAL) :]
+    found = words[len(SPECIAL) :]
     if vocabulary is None:
         return sorted(found)
     if isinstance(vocabulary, int):
         if vocabulary < 1:
             raise LanguageModelError(f"a vocabulary of {vocabulary} words cannot be")
-        frequency = corpus.counts[len(SPECIAL) :].tolist()
+        frequency = counts[len(SPECIAL) :].tolist()
         ranked = sorted(zip(frequency, found, strict=True), key=lambda pair: (-pair[0], pair[1]))
         return sorted(word for _, word in ranked[:vocabulary])
     return sorted(set(_checked(list(vocabulary), language)))
