@@ -35,16 +35,10 @@ from cortext.training.participants.recordings import (
     conventions_to_start_from,
     open_for,
 )
+from cortext.training.prepare import Setup, check_same_data, prepare
 from cortext.training.progress import reading_bar, say, training_bar
 from cortext.training.runlog import MetricsLog, RunLog
-from cortext.training.setup import (
-    LearningModel,
-    Setup,
-    bins_note,
-    check_same_data,
-    data_notes,
-    prepare,
-)
+from cortext.training.setup import LearningModel, bins_note, data_notes
 from cortext.training.summary import RunSummary, summarise, write_summary
 from cortext.training.task import Task, build_task
 from cortext.training.validate import Validates

@@ -412,9 +412,16 @@ class AudioLLM:
         `add_lora` and `checkpointing`.
         """
         training.uncompile(self.language_model)
-        if compile and (error := training.compile_layers(self)):
+        if compile and (error := training.compile_layers(self.language_model, self._first_pass)):
             training.uncompile(self.language_model)
             self.notes.append(f"torch.compile does not work here and is left out ({error})")
+
+    def _first_pass(self) -> None:
+        """Take a forward and a backward pass, which leaves no gradients behind."""
+        probe = torch.zeros(2, 5, self.text_width, device=self.device, requires_grad=True)
+        self.hidden(probe, torch.ones(2, 5, device=self.device)).sum().backward()  # type: ignore[no-untyped-call]
+        for weight in self.lora.values():
+            weight.grad = None
 
 
 class _TowerDone(Exception):

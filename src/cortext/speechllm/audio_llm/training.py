@@ -5,8 +5,9 @@ LoRA (Hu et al., ICLR 2022) comes from peft.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.utils.checkpoint import checkpoint
@@ -16,9 +17,6 @@ from cortext.decoding.llm.loading import quiet
 from cortext.errors import LanguageModelError, first_line
 from cortext.extras import need
 from cortext.speechllm.config import LoRAConfig
-
-if TYPE_CHECKING:
-    from cortext.speechllm.audio_llm.model import AudioLLM
 
 
 def add_lora(network: Any, config: LoRAConfig, name: str) -> dict[str, torch.nn.Parameter]:
@@ -85,22 +83,23 @@ def checkpoint_layers(network: Any, on: bool) -> None:
             layer.forward = partial(checkpoint, layer.forward, use_reentrant=False)
 
 
-def compile_layers(llm: AudioLLM) -> str | None:
-    """Compile the layers of an audio LLM's language model, with a first forward and backward pass.
+def compile_layers(network: Any, first_pass: Callable[[], None]) -> str | None:
+    """Compile the layers of a language model, with a first forward and backward pass.
 
     Only passes with gradients are compiled, see `AudioLLM.step`.
+
+    Args:
+        network: The language model.
+        first_pass: Takes a forward and a backward pass through it.
 
     Returns:
         None, or a line that says why the compiler does not work here.
     """
     try:
         with torch.enable_grad(), quiet(need("transformers", "speechllm")):
-            for layer in layers(llm.language_model):
+            for layer in layers(network):
                 layer.compile(dynamic=True)
-            probe = torch.zeros(2, 5, llm.text_width, device=llm.device, requires_grad=True)
-            llm.hidden(probe, torch.ones(2, 5, device=llm.device)).sum().backward()  # type: ignore[no-untyped-call]
-        for weight in llm.lora.values():
-            weight.grad = None
+            first_pass()
     except Exception as error:  # the compiler raises errors of any class
         return first_line(error)
     return None

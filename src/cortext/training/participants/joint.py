@@ -19,8 +19,9 @@ from cortext.models.inputs import DayLayers, of_participant
 from cortext.text.inventory import Inventory
 from cortext.training.config import DatasetConfig, TrainConfig
 from cortext.training.participants.recordings import Recordings, own_source
+from cortext.training.prepare import Setup, prepare
 from cortext.training.progress import say
-from cortext.training.setup import Setup, prepare, with_labels
+from cortext.training.setup import with_labels
 from cortext.training.task import Task
 
 BODY = "body"

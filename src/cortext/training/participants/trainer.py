@@ -33,7 +33,7 @@ from cortext.training.participants.recordings import (
     merged,
     open_recordings,
 )
-from cortext.training.setup import Setup
+from cortext.training.prepare import Setup
 from cortext.training.task import CTCTask
 from cortext.training.trainer import Trainer
 from cortext.training.validate import Forward, Validates
