@@ -26,7 +26,8 @@ LAYERS = [
 ]
 """Top to bottom. Packages of one layer do not know each other.
 
-What is not listed lies below all of them: single modules such as `errors`, which import each other.
+What is not listed lies below all of them: single modules such as `errors`. They may import one
+another.
 """
 HEIGHT = {name: -layer for layer, names in enumerate(LAYERS) for name in names}
 XLA = {"jax", "jaxlib", "torchax", "keras", "tensorflow"}
@@ -52,6 +53,39 @@ def statements(node: ast.AST) -> Iterator[ast.stmt]:
             yield child
         if not isinstance(child, ast.expr):
             yield from statements(child)
+
+
+def import_graph() -> dict[str, set[str]]:
+    """Modules that each module imports, be it for types alone or within a function."""
+    modules = {}
+    for file in files():
+        parts = file.relative_to(SOURCE.parent).with_suffix("").parts
+        modules[".".join(part for part in parts if part != "__init__")] = file
+    graph: dict[str, set[str]] = {}
+    for module, file in modules.items():
+        graph[module] = set()
+        for name in imports(file):
+            while name and name not in modules:  # `name` may end in a class or function
+                name = name.rpartition(".")[0]
+            graph[module] |= {name} - {"", module}
+    return graph
+
+
+def circles(graph: dict[str, set[str]]) -> list[list[str]]:
+    """Strongly connected components of more than one module."""
+    reached: dict[str, set[str]] = {}
+    for start in graph:
+        reached[start] = set()
+        todo = [start]
+        while todo:
+            new = graph[todo.pop()] - reached[start]
+            reached[start] |= new
+            todo += new
+    components = {
+        frozenset(other for other in reached[module] if module in reached[other])
+        for module in graph
+    }
+    return sorted(sorted(each) for each in components if each)
 
 
 def points_down(importer: str, imported: str) -> bool:
@@ -93,6 +127,35 @@ def test_imports_point_down():
             if package == "cortext" and imported and not points_down(importer, imported):
                 wrong.append(f"{file.relative_to(SOURCE)} imports {name}")
     assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize(
+    ("graph", "expected"),
+    [
+        ({"a": {"b", "c"}, "b": {"c"}, "c": set()}, []),
+        ({"a": {"b"}, "b": {"a"}, "c": {"a"}}, [["a", "b"]]),
+        ({"a": {"b"}, "b": {"c"}, "c": {"a", "d"}, "d": {"e"}, "e": {"d"}}, ["abc", "de"]),
+    ],
+)
+def test_circles_are_found(graph, expected):
+    assert circles(graph) == [list(each) for each in expected]
+
+
+def test_the_graph_has_imports_of_types_and_those_within_functions():
+    graph = import_graph()
+    assert "cortext.data.packed_dataset" in graph["cortext.data.label_sentences"]  # a type
+    assert "cortext.data.dataset" in graph["cortext.cli.data"]  # within a function
+
+
+def test_no_imports_run_in_a_circle():
+    graph = import_graph()
+    found = [
+        " - ".join(
+            f"{module} ({', '.join(sorted(graph[module] & {*circle}))})" for module in circle
+        )
+        for circle in circles(graph)
+    ]
+    assert not found, "\n".join(found)
 
 
 def test_every_package_has_a_layer():

@@ -25,9 +25,8 @@ from cortext.evaluation.fitted import (
 from cortext.evaluation.logits import logits_of
 from cortext.models import load_model
 from cortext.models.card import CTC, read_card
-from cortext.training.callbacks import Callback
+from cortext.training.callbacks import Callback, Trains
 from cortext.training.progress import reading_bar, say
-from cortext.training.trainer import Trainer
 
 FEWEST_WORDS = 200
 """Fewest validation words that an adapted run's options are fitted on; it takes over its source's
@@ -79,7 +78,7 @@ class FitDecoder(Callback):
             lm = LanguageModel.open(self.lm)
             lm.require(conventions.inventory, conventions.language, theirs="the run")
 
-    def on_trained(self, trainer: Trainer) -> None:
+    def on_trained(self, trainer: Trains) -> None:
         """See `Callback`: a fit that is interrupted is done again with `--resume`."""
         if trainer.config.task_name != CTC:
             return
@@ -93,7 +92,7 @@ class FitDecoder(Callback):
                 fix="fit with cortext evaluate --fit" if adapted else "continue with --resume",
             ) from None
 
-    def _fit_all(self, trainer: Trainer) -> None:
+    def _fit_all(self, trainer: Trains) -> None:
         for name, (run, split) in trainer.runs.items():
             try:
                 # All features: the model makes its choice of them itself.
@@ -108,7 +107,7 @@ class FitDecoder(Callback):
             elif not _calibrated(run, found):
                 self._calibrate(trainer, run, replace(split, columns=None), found)
 
-    def fit(self, trainer: Trainer, run: Path, split: PackedSplit) -> Fitted | None:
+    def fit(self, trainer: Trains, run: Path, split: PackedSplit) -> Fitted | None:
         """Fit to a run's best weights, unless that was done on the same trials.
 
         Args:
@@ -133,7 +132,7 @@ class FitDecoder(Callback):
         write_fitted(run, before)
         return before
 
-    def _calibrate(self, trainer: Trainer, run: Path, split: PackedSplit, fitted: Fitted) -> None:
+    def _calibrate(self, trainer: Trains, run: Path, split: PackedSplit, fitted: Fitted) -> None:
         """Fit confidences to the sentences that the fitted options find, and keep them."""
         assert self.lm is not None
         drop_confidence(run)
@@ -158,7 +157,7 @@ class FitDecoder(Callback):
 
     def _fitted(
         self,
-        trainer: Trainer,
+        trainer: Trains,
         run: Path,
         split: PackedSplit,
         trials: list[TrialName],

@@ -16,12 +16,11 @@ import torch
 from cortext.speechllm.losses.speech_loss import SpeechLoss
 from cortext.speechllm.model import SpeechLLM
 from cortext.training.batches import Batches, TrainBatch
-from cortext.training.callbacks import Callback
+from cortext.training.callbacks import Callback, Trains
 from cortext.training.config import TrainConfig
 from cortext.training.distributed import ALONE, Processes
 from cortext.training.progress import say
 from cortext.training.torch_backend import TorchBackend
-from cortext.training.trainer import Trainer
 from cortext.training.validate import Forward, ValidatedTrial, Validator
 
 N_SAMPLES = 3
@@ -125,7 +124,7 @@ class LossWarnings(Callback):
         self._before: tuple[float, float] | None = None
         self._rises = 0
 
-    def on_train(self, trainer: Trainer, step: int, values: dict[str, Any]) -> None:
+    def on_train(self, trainer: Trains, step: int, values: dict[str, Any]) -> None:
         """See `Callback`."""
         self._trained = values["train_loss"]
         parts = {name: weight * values[f"train_{name}"] for name, weight in self.weights.items()}
@@ -139,7 +138,7 @@ class LossWarnings(Callback):
             )
         self._drowned = drowned
 
-    def on_validation(self, trainer: Trainer, step: int, metrics: dict[str, Any]) -> None:
+    def on_validation(self, trainer: Trains, step: int, metrics: dict[str, Any]) -> None:
         """See `Callback`."""
         for reference, written in metrics.get("val_samples", {}).items():
             say(

@@ -161,12 +161,12 @@ def take_step(
     """
     from dataclasses import replace
 
-    from cortext.training import Callback, Trainer
+    from cortext.training import Callback, Trainer, Trains
 
     class Loss(Callback):
         value = float("nan")
 
-        def on_train(self, trainer: Trainer, step: int, values: dict[str, Any]) -> None:
+        def on_train(self, trainer: Trains, step: int, values: dict[str, Any]) -> None:
             self.value = values["train_loss"]
 
     loss = Loss()

@@ -4,7 +4,7 @@ from cortext.renamed import renamed
 from cortext.training.adapt import AdaptSummary, adapt
 from cortext.training.adversarial import AdversarialConfig
 from cortext.training.backend import DeviceSpec
-from cortext.training.callbacks import Callback
+from cortext.training.callbacks import Callback, Trains
 from cortext.training.config import DatasetConfig, TrainConfig, read_train_config, register_task
 from cortext.training.loss import LOSSES, Loss, register_loss
 from cortext.training.pretrain import PretrainTask
@@ -27,6 +27,7 @@ __all__ = [
     "Task",
     "TrainConfig",
     "Trainer",
+    "Trains",
     "adapt",
     "read_train_config",
     "register_loss",

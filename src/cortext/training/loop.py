@@ -13,19 +13,39 @@ import time
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from cortext.errors import Interrupted
+from cortext.training.backend import Backend
+from cortext.training.callbacks import Callback, Trains
 from cortext.training.config import TrainConfig
 from cortext.training.optim import day_learning_rate, learning_rate
 from cortext.training.progress import Advance
+from cortext.training.runlog import RunLog
+from cortext.training.validate import Validates
 
-if TYPE_CHECKING:
-    from cortext.training.trainer import Trainer
+
+class RunsBatches(Trains, Protocol):
+    """Interface of a trainer for the loop; see `Trainer`.
+
+    Attributes:
+        backend: Moves the weights.
+        callbacks: Are called with the values of the log.
+        log: The open log.
+        validator: Measures the model on the validation split.
+    """
+
+    backend: Backend
+    callbacks: list[Callback]
+    log: RunLog
+    validator: Validates
+
+    def keep_best(self, metrics: dict[str, Any]) -> None:
+        """Save the weights as the best so far, with their metrics."""
 
 
 def run_batches(
-    trainer: Trainer,
+    trainer: RunsBatches,
     end: int,
     bar: Advance,
     interrupted: threading.Event,
@@ -109,7 +129,7 @@ class Due:
         )
 
 
-def validate(trainer: Trainer) -> dict[str, Any]:
+def validate(trainer: RunsBatches) -> dict[str, Any]:
     """Measure the model, log the metrics, and keep the weights if they are the best so far.
 
     All processes must call.
@@ -137,7 +157,7 @@ def validate(trainer: Trainer) -> dict[str, Any]:
     return metrics
 
 
-def _log_training(trainer: Trainer, rate: float) -> None:
+def _log_training(trainer: RunsBatches, rate: float) -> None:
     config = trainer.config
     state = trainer.state
     log = trainer.log
@@ -155,7 +175,7 @@ def _log_training(trainer: Trainer, rate: float) -> None:
         callback.on_train(trainer, state.step, values)
 
 
-def _all_stop(trainer: Trainer, interrupted: threading.Event, due: Due) -> bool:
+def _all_stop(trainer: RunsBatches, interrupted: threading.Event, due: Due) -> bool:
     """Tell whether the run stops here.
 
     Several processes agree on it only when a log or a save is due, where they wait for each other
@@ -173,7 +193,7 @@ def _is_best(metrics: dict[str, Any], best: dict[str, Any] | None, name: str) ->
     return bool((metrics[name], metrics["val_loss"]) < (best[name], best["val_loss"]))
 
 
-def _no_longer_improves(trainer: Trainer) -> bool:
+def _no_longer_improves(trainer: RunsBatches) -> bool:
     config = trainer.config
     since_best = trainer.state.validations_since_best
     return config.early_stopping and since_best >= config.early_stopping_val_steps

@@ -22,7 +22,7 @@ from cortext.bench.workers import Missing
 from cortext.data import DayBalancedSampler, open_packed
 from cortext.features import prepare
 from cortext.models.precision import autocast
-from cortext.training import Callback, Trainer, read_train_config
+from cortext.training import Callback, Trainer, Trains, read_train_config
 from cortext.training.batches import AUGMENTATION, Batches, TrainBatch, derived_seed
 from cortext.training.release.layout import split_days
 from cortext.training.setup import batch_sampler
@@ -155,7 +155,7 @@ class _Losses(Callback):
     def __init__(self) -> None:
         self.values: list[float] = []
 
-    def on_train(self, trainer: Trainer, step: int, values: dict[str, Any]) -> None:
+    def on_train(self, trainer: Trains, step: int, values: dict[str, Any]) -> None:
         self.values.append(values["train_loss"])
 
 
