@@ -87,7 +87,7 @@ void bind_sentences(nb::module_& module) {
                nb::arg("acoustic_scale"), nb::arg("sil_cost"), nb::arg("logadd"),
                nb::arg("sil_required"), nb::arg("blank"), nb::arg("sil"),
                "Exact scores of sentences, for tests: (score, boundaries, spans) of each. See "
-               "decoding/sentences.py.");
+               "decoding/nbest.py.");
 }
 
 }  // namespace cortext

@@ -2,7 +2,7 @@
 // frame by frame (80 ms of logits). It works by token passing (Young et al., 1989), whose "tokens"
 // are called hypotheses here: a token is a class of the acoustic model.
 //
-// What a path and its score are is defined in cortext/decoding/reference.py. A hypothesis is a
+// What a path and its score are is defined in cortext/decoding/nbest.py. A hypothesis is a
 // position and a context (the words before, as far as the n-gram or `history_words` tells them
 // apart). Paths that meet in both are joined (state recombination): whatever follows adds the same
 // to either, so only the lattice needs to remember that there were two. Positions are the nodes of

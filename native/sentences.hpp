@@ -1,6 +1,5 @@
 // What given sentences score, exactly, and when their words were said: CTC forward and Viterbi over
-// all frames, no beam. The paths and their scores are those that cortext/decoding/reference.py
-// defines; sentences.py is the slow oracle.
+// all frames, no beam. The paths and their scores are those that cortext/decoding/nbest.py defines.
 #pragma once
 
 #include <cstddef>

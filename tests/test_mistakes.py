@@ -142,7 +142,6 @@ READING: Table = {
     "Decoder.from_dir": (lambda w, v: cortext.Decoder.from_dir(v), PATHS),
     "second_lm": (lambda w, v: cortext.Decoder.from_dir(w.lm_dir, second_lm=v), PATHS[1:]),
     "options": (lambda w, v: cortext.Decoder.from_dir(w.lm_dir, v), OPTIONS),
-    "engine": (lambda w, v: cortext.Decoder.from_dir(w.lm_dir, engine=v), (None, 3, "nativ")),
     "LanguageModel.open": (lambda w, v: LanguageModel.open(v), PATHS),
     "Lexicon.read": (lambda w, v: text.Lexicon.read(v), PATHS),
     "read_train_config": (lambda w, v: training.read_train_config(v), PATHS),
@@ -311,7 +310,7 @@ RUNNING: Table = {
     "evaluate, settings": (
         lambda w, v: cortext.evaluate(w.run, w.packed, "val", w.lm_dir, w.root / "e", **v),
         (
-            *({"threads": 0}, {"threads": "2"}, {"seed": -1}, {"seed": "x"}, {"engine": None}),
+            *({"threads": 0}, {"threads": "2"}, {"seed": -1}, {"seed": "x"}),
             *({"context": None}, {"progress": 3}, {"device": None}, {"llm": 3}, {"options": 3}),
             *({"options": "nowhere"}, {"options": {"beem": 3}}, {"description": 3}),
         ),

@@ -205,13 +205,12 @@ def test_a_model_keeps_its_description(tmp_path):
     check("model.json", (tmp_path / "model.json").read_bytes())
 
 
-@pytest.mark.parametrize("engine", ["native", "reference"])
-def test_decoding_keeps_its_sentences_and_scores(lm, tmp_path, engine):
+def test_decoding_keeps_its_sentences_and_scores(lm, tmp_path):
     np.savez(
         tmp_path / "saved.npz",
         **{f"trial_{seed}": fake_log_probs(text, 2.0, seed) for seed, text in enumerate(TEXTS)},
     )
-    decoder = Decoder.from_dir(lm, {"nbest": 3}, engine=engine)
+    decoder = Decoder.from_dir(lm, {"nbest": 3})
     found = decode_saved(tmp_path / "saved.npz", "release", decoder, tmp_path / "texts.csv")
     check("texts.csv", (tmp_path / "texts.csv").read_bytes())
     texts = [hypothesis.text for nbest in found.values() for hypothesis in nbest]

@@ -27,7 +27,8 @@ from pathlib import Path
 import numpy as np
 
 from cortext import _native
-from cortext.decoding import ENGINES, DecoderOptions
+from cortext.decoding import DecoderOptions
+from cortext.decoding.engine import NativeEngine
 from cortext.errors import CortextError, LanguageModelError
 from cortext.text.inventory import LM, get_inventory
 from cortext.text.lexicon import Lexicon
@@ -216,7 +217,7 @@ def decode_with(lexicon: Path, out: Path) -> None:
     shutil.copy(lexicon, directory / "lexicon.txt")
     shutil.copy(out / "sound.arpa", directory / "lm.arpa")
     (directory / "tokens.txt").write_text("".join(f"{symbol}\n" for symbol in LM.symbols))
-    engine = ENGINES.get("native", ENGINES["reference"])(directory)
+    engine = NativeEngine.from_dir(directory)
     logits = np.random.default_rng(0).normal(size=(12, len(LM))).astype(np.float32) * 4
     log_probs = logits - np.logaddexp.reduce(logits, axis=1, keepdims=True)
     utterance = engine.start(DecoderOptions(), get_inventory("lm"))

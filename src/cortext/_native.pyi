@@ -234,12 +234,13 @@ def score_sentences(
 ) -> list[tuple[float, int, list[tuple[int, int]]]]:
     """Score sentences, and find their boundaries without SIL and the spans of their words.
 
-    The slow definition is `cortext.decoding.sentences`.
+    The definition is in `cortext.decoding.nbest`.
 
     Args:
         sentences: Of each the words, of each of these the pronunciations: token numbers and the log
             of the weight.
-        scores_PV: float64 [P, V] of `cortext.decoding.reference.scaled`.
+        scores_PV: float64 [P, V], what each token adds to a path in a frame: scaled, with
+            penalties and priors; -inf where a frame is passed over.
     """
 
 # The recurrence of a GRU layer in training; bfloat16 as its bits. What is written to comes after

@@ -397,9 +397,7 @@ def test_number_of_threads_is_at_least_one(sessions, capsys):
     assert "--threads" in complaint(capsys, *arguments)
 
 
-@pytest.mark.parametrize(
-    "given", [("--options", "any.yaml"), ("--engine", "native"), ("--threads", "2")]
-)
+@pytest.mark.parametrize("given", [("--options", "any.yaml"), ("--threads", "2")])
 def test_what_says_how_to_search_is_refused_where_nothing_is_searched(capsys, given):
     line = complaint(capsys, "evaluate", "run", "--data", "data", "--out", "eval", *given)
     assert (

@@ -42,10 +42,7 @@ def test_saved_logits_become_rows(lm, logits, tmp_path, capsys):
     assert "2 rows" in printed
     assert out.read_text() == "id,text\nfirst,good morning\nsecond,how are you\n"
 
-    assert (
-        run([*given, "--temperature", "1.5", "--engine", "reference", "--threads", "1", "--json"])
-        == 0
-    )
+    assert run([*given, "--temperature", "1.5", "--threads", "1", "--json"]) == 0
     facts = json.loads(capsys.readouterr().out)
     assert [(trial["id"], trial["text"]) for trial in facts["trials"]] == [
         ("first", "good morning"),

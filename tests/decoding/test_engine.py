@@ -1,6 +1,4 @@
-"""The compiled search against the enumeration of all token paths, the reference search and
-itself in other chunks.
-"""
+"""The compiled search against the oracle, and against itself in other chunks."""
 
 import math
 
@@ -10,23 +8,20 @@ from engine_cases import (
     COLUMNS,
     NEUTRAL,
     SENTENCES,
-    SYMBOLS,
     TEXTS,
     WIDE,
     Grams,
-    all_paths,
-    enumerated,
     in_release_order,
     noise,
     posteriors,
     random_frames,
-    readings,
-    reference,
+    sentence_entries,
     spoken,
 )
 from generated_options import generated_options
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from search_oracle import Oracle, all_scores, check_hypothesis
 
 from cortext.decoding import Decoder, DecoderOptions
 from cortext.decoding.engine import NativeEngine
@@ -71,27 +66,18 @@ def test_a_wide_search_finds_every_sentence_with_its_exact_score(
     if impossible and n_frames:
         log_probs_PV[0, COLUMNS[2]] = -np.inf
         log_probs_PV -= np.logaddexp.reduce(log_probs_PV, axis=1, keepdims=True)
-    expected = enumerated(entries, grams, log_probs_PV, options)
-    paths = all_paths(entries, log_probs_PV, options)
+    expected = Oracle(entries, grams, options).sentences(log_probs_PV)
 
     nbest = Decoder.from_dir(lm_of(entries, grams), options).decode(log_probs_PV, RELEASE)
-    assert {each.text: each.score for each in nbest} == pytest.approx(expected, abs=1e-4)
+    assert sorted(nbest.texts) == sorted(expected)
     assert len(set(nbest.texts)) == len(nbest)
     assert [each.score for each in nbest] == sorted((each.score for each in nbest), reverse=True)
     for hypothesis in nbest:
         words = tuple(hypothesis.text.split())
-        first, second = (
-            sorted(paths[words], key=lambda path: -path.score)[:1],
-            sorted((path.score for path in paths[words]), reverse=True)[1:2],
-        )
+        check_hypothesis(hypothesis, expected[hypothesis.text])
         assert hypothesis.lm_score == pytest.approx(
             grams.sentence(words, options.unk_score), abs=1e-5
         )
-        assert [word.word for word in hypothesis.words] == list(words)
-        if not second or first[0].score - second[0] > 1e-6:
-            times = [(80.0 * start, 80.0 * end) for start, end in first[0].spans]
-            assert [(word.start_ms, word.end_ms) for word in hypothesis.words] == times
-            assert hypothesis.sil_score == -options.sil_cost * first[0].boundaries
         assert hypothesis.score == pytest.approx(
             options.acoustic_scale * hypothesis.acoustic_score
             + options.lm_weight * hypothesis.lm_score
@@ -113,17 +99,17 @@ def test_a_wide_search_finds_every_sentence_with_its_exact_score(
     spread=st.sampled_from([0.5, 3.0]),
     short_list=st.booleans(),
 )
-def test_a_wide_search_agrees_with_the_reference(
+def test_a_wide_search_of_more_frames_agrees_with_the_oracle(
     lm_of, entries, grams, options, n_frames, seed, spread, short_list
 ):
     log_probs_PV = random_frames(
         np.random.default_rng(seed), frames_that_stay_few(entries, n_frames), spread
     )
     directory = lm_of(entries, grams)
-    expected = reference(directory, grams, log_probs_PV, options)
+    expected = Oracle(entries, grams, options).sentences(log_probs_PV)
     nbest = Decoder.from_dir(directory, options).decode(log_probs_PV, RELEASE)
-    agree(nbest, expected, paths=lambda: all_paths(entries, log_probs_PV, options))
-    assert sorted(nbest.texts) == sorted(expected.texts)
+    agree(nbest, sorted(expected.values(), key=lambda each: -each.score))
+    assert sorted(nbest.texts) == sorted(expected)
     if short_list:
         (best,) = (
             Decoder.from_dir(directory, options).with_options(nbest=1).decode(log_probs_PV, RELEASE)
@@ -135,49 +121,21 @@ def test_a_wide_search_agrees_with_the_reference(
             assert best == nbest[0]
 
 
-def agree(nbest, expected, score=1e-4, paths=None):
-    """The best is the same.
-
-    Sentences that both have agree in all fields, the times and boundaries included; but of paths
-    that are equally good (as "AA B, AA" and "AA, B AA") either may be taken. `paths` lists all.
-    """
-    assert nbest[0].score == pytest.approx(expected[0].score, abs=score)
+def agree(nbest, expected):
+    """The best is the same; sentences that both have agree in all fields."""
+    assert nbest[0].score == pytest.approx(expected[0].score, abs=1e-4)
     if len(expected) > 1 and expected[0].score - expected[1].score > 1e-6:
         assert nbest[0].text == expected[0].text
-    known = {hypothesis.text: hypothesis for hypothesis in expected}
+    known = {sentence.text: sentence for sentence in expected}
     for found in nbest:
         if found.text in known:
-            other = known[found.text]
-            assert found.score == pytest.approx(other.score, abs=score)
-            assert found.acoustic_score == pytest.approx(other.acoustic_score, abs=score)
-            assert found.lm_score == pytest.approx(other.lm_score, abs=score)
-            assert [each.word for each in found.words] == [each.word for each in other.words]
-            if course(found) != pytest.approx(course(other), abs=score):
-                assert paths is not None
-                assert equally_good(found, other, paths()[tuple(found.text.split())])
-
-
-def course(hypothesis):
-    """What hangs on the best path: the silence's score, and the words' times in ms."""
-    times = [time for word in hypothesis.words for time in (word.start_ms, word.end_ms)]
-    return [hypothesis.sil_score, *times]
-
-
-def equally_good(found, other, paths):
-    """True if paths with the times of both score as the best of all paths does."""
-    best = max(path.score for path in paths)
-    ties = {path.spans for path in paths if best - path.score < 1e-6}
-    spans = [
-        tuple((each.start_ms / 80, each.end_ms / 80) for each in hypothesis.words)
-        for hypothesis in (found, other)
-    ]
-    return ties.issuperset(spans)
+            check_hypothesis(found, known[found.text])
 
 
 @pytest.mark.parametrize("recombine", ["logadd", "max"])
 @pytest.mark.parametrize("sentence", TEXTS[:4])
 @pytest.mark.parametrize("spread", [1.0, 2.0])
-def test_usual_beams_find_what_the_reference_finds(sentence_lm, sentence, spread, recombine):
+def test_usual_beams_find_what_the_oracle_finds(sentence_lm, sentence, spread, recombine):
     options = DecoderOptions(
         beam=14.0,
         max_active=150,
@@ -189,7 +147,7 @@ def test_usual_beams_find_what_the_reference_finds(sentence_lm, sentence, spread
         acoustic_scale=0.7,
     )
     log_probs_PV = posteriors(sentence, spread, seed=len(sentence))
-    expected = reference(sentence_lm, SENTENCES, log_probs_PV, options)
+    expected = Oracle(sentence_entries(), SENTENCES, options).search(log_probs_PV)
     nbest = Decoder.from_dir(sentence_lm, options).decode(log_probs_PV, RELEASE)
     agree(nbest, expected)
     # Joining by context, it may hold more in its beam.
@@ -220,7 +178,7 @@ def test_what_a_narrow_search_finds_it_scores_exactly(
         nbest=3,
         recombine=recombine,
     )
-    expected = enumerated(entries, GRAMS[1], log_probs_PV, narrow)
+    expected = all_scores(entries, GRAMS[1], log_probs_PV, narrow)
     nbest = Decoder.from_dir(lm_of(entries, GRAMS[1]), narrow).decode(log_probs_PV, RELEASE)
     assert 1 <= len(nbest) <= 3
     assert [each.score for each in nbest] == sorted((each.score for each in nbest), reverse=True)
@@ -464,25 +422,6 @@ def test_results_do_not_depend_on_what_was_decoded_before(sentence_lm):
     assert used.decode_batch(batch, RELEASE, threads=3) == fresh
 
 
-def test_the_enumeration_itself_reads_labels_by_hand():
-    """`AA B` with the words a = AA, b = B and c = AA B.
-
-    C, or a then b without silence between them.
-    """
-    found = readings(("AA", "B"), [*TWO, ("c", "AA B", 0.5)])
-    assert {(each.words, each.boundaries, each.places) for each in found} == {
-        (("a", "b"), 1, ((0, 0), (1, 1))),
-        (("c",), 0, ((0, 1),)),
-    }
-    assert SYMBOLS[COLUMNS.index(RELEASE.blank)] == "BLANK"
-    uniform_PV = in_release_order(np.log(np.full((1, 4), 0.25)))
-    grams = GRAMS[0]
-    options = DecoderOptions(**NEUTRAL, blank_penalty=4.0)
-    scores = enumerated(A, grams, uniform_PV, options)
-    assert scores["a"] == pytest.approx(math.log(0.25) + grams.sentence(["a"]))
-    assert scores[""] == pytest.approx(math.log(0.25 / 4 + 0.25) + grams.sentence([]))
-
-
 @pytest.mark.parametrize(
     "options", [dict(sil_required=True), dict(sil_cost=12.0), dict(sil_cost=-12.0)], ids=str
 )
@@ -497,7 +436,7 @@ def test_the_search_itself_weighs_silence(lm_of, options):
     for seed in range(6):
         log_probs_PV = random_frames(np.random.default_rng(seed), 6, 1.5)
         chosen = DecoderOptions.of(WIDE | dict(nbest=1, blank_penalty=7.0, lm_weight=0.2) | options)
-        expected = max(enumerated(entries, GRAMS[1], log_probs_PV, chosen).values())
+        expected = max(all_scores(entries, GRAMS[1], log_probs_PV, chosen).values())
         (best,) = Decoder.from_dir(lm_of(entries, GRAMS[1]), chosen).decode(log_probs_PV, RELEASE)
         assert best.score == pytest.approx(expected, abs=1e-4)
 
@@ -514,7 +453,7 @@ def test_sentences_without_the_silence_required_do_not_crowd_out_the_others(lm_o
         WIDE | dict(nbest=1, recombine=recombine, lm_weight=0.1, sil_required=True)
     )
     log_probs_PV = in_release_order(np.log([[0.01, 0.01, 0.97, 0.01], [0.01, 0.01, 0.01, 0.97]]))
-    scores = enumerated(entries, grams, log_probs_PV, options)
+    scores = all_scores(entries, grams, log_probs_PV, options)
     assert max(len(text.split()) for text in scores) == 1
     (best,) = Decoder.from_dir(lm_of(entries, grams), options).decode(log_probs_PV, RELEASE)
     assert best.text == max(scores, key=scores.__getitem__)

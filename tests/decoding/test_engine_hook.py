@@ -9,8 +9,6 @@ from engine_cases import (
     TEXTS,
     WIDE,
     Grams,
-    enumerated,
-    language_scores,
     posteriors,
     random_frames,
     sentence_entries,
@@ -18,8 +16,9 @@ from engine_cases import (
 )
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from search_oracle import all_scores
 
-from cortext.decoding import Decoder, DecoderOptions
+from cortext.decoding import Decoder
 from cortext.errors import DecodingError
 from cortext.text.inventory import RELEASE
 
@@ -75,7 +74,7 @@ def test_a_hook_with_a_second_ngram_equals_the_interpolated_model(
     first, both = (decoder.with_options(**changes) for decoder in decoders)
     log_probs_PV = random_frames(np.random.default_rng(seed), n_frames, 1.0)
     mixed = FIRST.plus(SECOND, WEIGHT / lm_weight)
-    expected = enumerated(ENTRIES, mixed, log_probs_PV, first.options)
+    expected = all_scores(ENTRIES, mixed, log_probs_PV, first.options)
     nbest = decode(first, log_probs_PV, chunk, hook=second_model)
     assert {each.text: each.score for each in nbest} == pytest.approx(expected, abs=1e-4)
     for each in nbest:
@@ -146,7 +145,7 @@ def test_scores_of_beginnings_are_handed_on_to_their_continuations(decoders):
             seen.add(number)
         return scores
 
-    expected = enumerated(ENTRIES, FIRST.plus(SECOND, WEIGHT), log_probs_PV, first.options)
+    expected = all_scores(ENTRIES, FIRST.plus(SECOND, WEIGHT), log_probs_PV, first.options)
     nbest = decode(first, log_probs_PV, hook=hook)
     assert {each.text: each.score for each in nbest} == pytest.approx(expected, abs=1e-4)
 
@@ -397,5 +396,5 @@ def test_the_second_models_scores_are_those_of_the_definition():
         gram, SECOND.backoffs.get(("<s>",), 0.0) + SECOND.log_probs["a",]
     )
     assert wanted(["a"], is_last=False) == pytest.approx(WEIGHT * expected)
-    total = language_scores(["a"], FIRST.plus(SECOND, WEIGHT), DecoderOptions(word_score=0.0))
+    total = FIRST.plus(SECOND, WEIGHT).sentence(["a"])
     assert total == pytest.approx(FIRST.sentence(["a"]) + wanted(["a"], is_last=True))

@@ -1,31 +1,25 @@
 """Options that change between utterances and in the middle of one take effect at once."""
 
-import math
 from dataclasses import fields
 
 import numpy as np
 import pytest
 from engine_cases import (
-    COLUMNS,
-    SYMBOLS,
     TEXTS,
     WIDE,
     Grams,
-    language_scores,
     noise,
     posteriors,
     random_frames,
-    readings,
     spoken,
-    token_paths,
 )
 from generated_options import generated_options
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from search_oracle import Oracle, scaled
 
 from cortext.config import load_config, save_config
 from cortext.decoding import Decoder, DecoderOptions
-from cortext.decoding.reference import scaled
 from cortext.errors import DecodingError
 from cortext.text.inventory import RELEASE
 
@@ -122,8 +116,8 @@ def test_options_changed_there_and_back_between_frames_change_nothing(decoder, c
 
 ENTRIES = [("a", "AA", 1.0), ("b", "B", 0.3), ("c", "AA B", 1.0)]
 GRAMS = Grams.random(3, seed=9)
-# The oracle of this test adds paths up, with or without SIL between words.
-options_in_force = generated_options(leave_out=("recombine", "sil_required"))
+# What the search dropped while SIL was required cannot come back.
+options_in_force = generated_options(leave_out=("sil_required",))
 
 
 @settings(max_examples=25, suppress_health_check=list(HealthCheck))
@@ -136,10 +130,7 @@ options_in_force = generated_options(leave_out=("recombine", "sil_required"))
 def test_frames_count_by_the_options_in_force_and_sentences_by_the_last(
     lm_of, before, after, cut, seed
 ):
-    """The frames are scaled by hand, so that one set of options serves for all of them.
-
-    Then it is an offline case.
-    """
+    """With frames scaled by the options of their time, it is an offline case of the last ones."""
     decoder = Decoder.from_dir(lm_of(ENTRIES, GRAMS), WIDE | before)
     log_probs_PV = random_frames(np.random.default_rng(seed), 5, 1.0)
     stream = decoder.stream(RELEASE)
@@ -149,34 +140,13 @@ def test_frames_count_by_the_options_in_force_and_sentences_by_the_last(
 
     scores_PV = np.concatenate(
         [
-            scaled(part_PV, DecoderOptions.of(WIDE | options), RELEASE)
+            scaled(part_PV, DecoderOptions.of(WIDE | options))
             for part_PV, options in ((log_probs_PV[:cut], before), (log_probs_PV[cut:], after))
         ]
     )
-    expected = enumerated_scaled(scores_PV, DecoderOptions.of(WIDE | after))
+    oracle = Oracle(ENTRIES, GRAMS, DecoderOptions.of(WIDE | after))
+    expected = {text: each.score for text, each in oracle.sentences_of_scores(scores_PV).items()}
     assert {each.text: each.score for each in found} == pytest.approx(expected, abs=1e-4)
-
-
-def enumerated_scaled(scores_PV, options):
-    """The score of every sentence, from scaled scores of frames (with penalties and priors, and
-    frames passed over).
-    """
-    paths_NP, read = token_paths(len(SYMBOLS), SYMBOLS.index("BLANK"), len(scores_PV))
-    acoustic_N = scores_PV[:, COLUMNS][np.arange(len(scores_PV)), paths_NP].sum(axis=1)
-    by_labels, found = {}, {}
-    for acoustic, (labels, _) in zip(acoustic_N, read, strict=True):
-        if acoustic > -math.inf:
-            by_labels.setdefault(labels, []).append(acoustic)
-    for labels, acoustic in by_labels.items():
-        for reading in readings([SYMBOLS[token] for token in labels], ENTRIES):
-            rest = (
-                options.acoustic_scale * reading.log_weight - options.sil_cost * reading.boundaries
-            )
-            found.setdefault(reading.words, []).extend(each + rest for each in acoustic)
-    return {
-        " ".join(words): float(np.logaddexp.reduce(scores)) + language_scores(words, GRAMS, options)
-        for words, scores in found.items()
-    }
 
 
 def test_a_shorter_list_is_given_from_the_moment_on_that_it_is_asked_for(decoder):

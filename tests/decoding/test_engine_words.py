@@ -11,7 +11,6 @@ from engine_cases import (
     TEXTS,
     WIDE,
     Grams,
-    enumerated,
     in_release_order,
     posteriors,
     random_frames,
@@ -20,6 +19,7 @@ from engine_cases import (
 )
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from search_oracle import all_scores
 
 from cortext.decoding import Decoder, DecoderOptions
 from cortext.errors import DecodingError, LanguageModelError
@@ -59,7 +59,7 @@ def test_each_time_a_hotword_is_said_the_score_rises_by_its_bonus(
 ):
     toy = toy.with_options(recombine=recombine, acoustic_scale=scale)
     log_probs_PV = random_frames(np.random.default_rng(seed), n_frames, 1.0)
-    plain = enumerated(ENTRIES, GRAMS, log_probs_PV, toy.options)
+    plain = all_scores(ENTRIES, GRAMS, log_probs_PV, toy.options)
     expected = {
         text: score + sum(bonuses.get(word, 0.0) for word in text.split())
         for text, score in plain.items()
@@ -202,7 +202,7 @@ def test_changed_words_are_as_if_the_lexicon_had_them(toy, seed, n_frames, remov
         for entry in ENTRIES
         if entry[0] not in removed or entry[0] in [word for word, _, _ in added]
     ]
-    expected = enumerated([*entries, *added], GRAMS, log_probs_PV, toy.options)
+    expected = all_scores([*entries, *added], GRAMS, log_probs_PV, toy.options)
     other = toy.with_options()
     other.remove_words(list(removed))
     words = {
@@ -220,7 +220,7 @@ def test_a_known_word_may_get_another_pronunciation(toy):
     stream = toy.stream(RELEASE, words={"a": [("B", "AA", "B")]})
     stream.step(log_probs_PV)
     found = {each.text: each for each in stream.finish()}
-    expected = enumerated([*ENTRIES, ("a", "B AA B", 1.0)], GRAMS, log_probs_PV, toy.options)["a a"]
+    expected = all_scores([*ENTRIES, ("a", "B AA B", 1.0)], GRAMS, log_probs_PV, toy.options)["a a"]
     assert found["a a"].score == pytest.approx(expected, abs=1e-4)
     assert plain["a a"].score < expected - 5  # as AA twice, or with one of its phonemes wrong
 
@@ -258,7 +258,7 @@ def test_hotwords_and_added_words_go_together(toy):
     found = {each.text: each for each in stream.finish()}
     assert found["zed a"].hotword_score == 2.5
     entries = [*ENTRIES, ("zed", "B AA B", 1.0)]
-    expected = enumerated(entries, GRAMS, log_probs_PV, toy.options)["zed a"] + 2.5
+    expected = all_scores(entries, GRAMS, log_probs_PV, toy.options)["zed a"] + 2.5
     assert found["zed a"].score == pytest.approx(expected, abs=1e-4)
 
 
@@ -327,12 +327,11 @@ def test_a_decoder_tells_which_words_its_utterances_can_hold(lm_of):
     assert "c" not in decoder
 
 
-@pytest.mark.parametrize("engine", ["native", "reference"])
-def test_a_decoder_of_some_words_finds_no_others(lm_of, engine):
-    whole = Decoder.from_dir(lm_of(ENTRIES, GRAMS), WIDE, engine)
+def test_a_decoder_of_some_words_finds_no_others(lm_of):
+    whole = Decoder.from_dir(lm_of(ENTRIES, GRAMS), WIDE)
     log_probs_PV = random_frames(np.random.default_rng(1), 4, 1.0)
     kept = [entry for entry in ENTRIES if entry[0] in "bc"]  # b has a weight
-    expected = enumerated(kept, GRAMS, log_probs_PV, whole.options)
+    expected = all_scores(kept, GRAMS, log_probs_PV, whole.options)
     nbest = whole.only(["c", "b", "b"]).decode(log_probs_PV, RELEASE)
     assert {each.text: each.score for each in nbest} == pytest.approx(expected, abs=1e-4)
     assert "a" in whole

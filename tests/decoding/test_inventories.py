@@ -1,6 +1,6 @@
 """The search over other tokens than the published: other separators, none, many, and characters.
 
-Expected scores come from the enumeration of all token paths.
+Expected scores come from the oracle.
 """
 
 import itertools
@@ -8,10 +8,10 @@ import json
 
 import numpy as np
 import pytest
-from engine_cases import UNLIMITED, WIDE, Grams, GramsModel, write_lm
+from engine_cases import UNLIMITED, WIDE, Grams, write_lm
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from path_oracle import enumerated, lm_score
+from search_oracle import Oracle, all_scores
 
 from cortext.decoding import Decoder, DecoderOptions
 from cortext.decoding.nbest import Partial
@@ -19,7 +19,6 @@ from cortext.decoding.open_vocabulary import TokenText
 from cortext.errors import DecodingError, LanguageModelError, TextError
 from cortext.text.inventory import CHARACTERS, LM, RELEASE, Inventory
 from cortext.text.language import get_language
-from cortext.text.lexicon import Lexicon
 
 SILENT = Inventory("silent", ("_", "#", "a", "b"), "_", "#")
 SPACED = Inventory("spaced", ("_", "a", "|", "b"), "_", None, "|", "character")
@@ -27,7 +26,6 @@ BARE = Inventory("bare", ("_", "a", "b"), "_", None)
 GRAMS = [Grams.random(order, seed=order, words="wxyz") for order in (1, 2, 3)]
 TOKEN_GRAMS = [Grams.random(order, seed=order, words="ab|") for order in (1, 2, 4)]
 TOKEN_ENTRIES = [("a", "a", 1.0), ("|", "|", 1.0), ("b", "b", 1.0)]
-ENGINES = ("native", "reference")
 
 entries_of_lexicons = st.lists(
     st.tuples(
@@ -64,13 +62,6 @@ def lm_of(tmp_path_factory):
     return lambda *given: write_lm(root / str(next(numbers)), *given)
 
 
-def lexicon_of(entries, inventory):
-    lexicon = Lexicon(inventory=inventory)
-    for word, pronunciation, weight in entries:
-        lexicon.add(word, pronunciation.split(), weight)
-    return lexicon
-
-
 def random_frames(seed, n_frames, spread, inventory):
     x_PV = np.random.default_rng(seed).normal(size=(n_frames, len(inventory))) * spread
     return (x_PV - np.logaddexp.reduce(x_PV, axis=1, keepdims=True)).astype(np.float32)
@@ -97,8 +88,7 @@ def test_a_wide_search_finds_every_sentence_with_its_exact_score(
     lm_of, inventory, entries, grams, options, n_frames, seed
 ):
     log_probs_PV = random_frames(seed, n_frames, 2.0, inventory)
-    lexicon = lexicon_of(entries, inventory)
-    expected = enumerated(lexicon, GramsModel(grams), log_probs_PV, options, inventory)
+    expected = all_scores(entries, grams, log_probs_PV, options, inventory)
     decoder = Decoder.from_dir(lm_of(entries, grams, inventory), options)
     nbest = decoder.decode(log_probs_PV, inventory)
     assert {each.text: each.score for each in nbest} == pytest.approx(expected, abs=1e-4)
@@ -153,24 +143,24 @@ def test_any_chunking_gives_the_same_bit_for_bit(
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_both_engines_find_the_same_best_sentence_with_the_usual_beam(lm_of, seed):
+def test_the_best_sentence_is_the_oracles_with_the_usual_beam(lm_of, seed):
     entries = [("w", "a", 1.0), ("x", "b", 1.0), ("y", "a b", 1.0), ("z", "b b a", 0.5)]
-    log_probs_PV = random_frames(seed, 30, 3.0, BARE)
-    directory = lm_of(entries, GRAMS[2], BARE)
-    native, reference = (
-        Decoder.from_dir(directory, dict(nbest=5), engine).decode(log_probs_PV, BARE)
-        for engine in ENGINES
-    )
-    assert native[0].text == reference[0].text
-    assert native[0].score == pytest.approx(reference[0].score, abs=1e-4)
-    directory = lm_of(TOKEN_ENTRIES, TOKEN_GRAMS[2], SPACED, "character")
-    log_probs_PV = random_frames(seed, 30, 3.0, SPACED)
-    native, reference = (
-        Decoder.from_dir(directory, dict(nbest=5), engine).decode(log_probs_PV, SPACED)
-        for engine in ENGINES
-    )
-    assert native[0].text == reference[0].text
-    assert native[0].score == pytest.approx(reference[0].score, abs=1e-4)
+    for words, grams, inventory, unit in (
+        (entries, GRAMS[2], BARE, "word"),
+        (TOKEN_ENTRIES, TOKEN_GRAMS[2], SPACED, "character"),
+    ):
+        log_probs_PV = random_frames(seed, 30, 3.0, inventory)
+        decoder = Decoder.from_dir(lm_of(words, grams, inventory, unit), dict(nbest=5))
+        best = decoder.decode(log_probs_PV, inventory)[0]
+        tokens = inventory if unit == "word" else inventory.without_separator
+        expected = Oracle(words, grams, decoder.options, tokens).search(log_probs_PV)[0]
+        assert best.text == (expected.text if unit == "word" else text_of(expected.text))
+        assert best.score == pytest.approx(expected.score, abs=1e-4)
+
+
+def text_of(sentence):
+    """The text of a sentence of tokens."""
+    return " ".join(sentence.replace(" ", "").replace("|", " ").split())
 
 
 @few
@@ -179,22 +169,19 @@ def test_both_engines_find_the_same_best_sentence_with_the_usual_beam(lm_of, see
     options=options_of_the_search,
     n_frames=st.integers(0, 5),
     seed=st.integers(0, 2**32),
-    engine=st.sampled_from(ENGINES),
 )
 def test_an_open_vocabulary_has_the_best_sentence_of_tokens_for_each_text(
-    lm_of, grams, options, n_frames, seed, engine
+    lm_of, grams, options, n_frames, seed
 ):
     log_probs_PV = random_frames(seed, n_frames, 2.0, SPACED)
     tokens = SPACED.without_separator
-    of_tokens = enumerated(
-        lexicon_of(TOKEN_ENTRIES, tokens), GramsModel(grams), log_probs_PV, options, tokens
-    )
+    of_tokens = all_scores(TOKEN_ENTRIES, grams, log_probs_PV, options, tokens)
     expected = {}
     for sentence, score in of_tokens.items():
-        text = " ".join(sentence.replace(" ", "").replace("|", " ").split())
+        text = text_of(sentence)
         expected[text] = max(score, expected.get(text, -np.inf))
     directory = lm_of(TOKEN_ENTRIES, grams, SPACED, "character")
-    decoder = Decoder.from_dir(directory, options, engine)
+    decoder = Decoder.from_dir(directory, options)
     nbest = decoder.decode(log_probs_PV, SPACED)
     assert {each.text: each.score for each in nbest} == pytest.approx(expected, abs=1e-4)
     assert len(set(nbest.texts)) == len(nbest)
@@ -212,19 +199,17 @@ def test_an_open_vocabulary_has_the_best_sentence_of_tokens_for_each_text(
         assert score.score == pytest.approx(of_tokens[sentence], abs=1e-4)
         assert score.text == found.text
         assert score.lm_score == pytest.approx(
-            lm_score(GramsModel(grams), sentence.split(), options), abs=1e-5
+            grams.sentence(sentence.split(), options.unk_score), abs=1e-5
         )
 
 
-@pytest.fixture(scope="module", params=ENGINES)
-def spelling(request, lm_of):
+@pytest.fixture(scope="module")
+def spelling(lm_of):
     """A decoder of characters whose n-gram finds all of them alike."""
     words = {(word,): np.log(0.25) for word in ("a", "b", "|", "</s>")}
     grams = Grams(1, words | {("<unk>",): -9.0, ("<s>",): -99.0}, {})
     directory = lm_of(TOKEN_ENTRIES, grams, SPACED, "character")
-    return Decoder.from_dir(
-        directory, WIDE | dict(nbest=20, recombine="max", beam=25.0), request.param
-    )
+    return Decoder.from_dir(directory, WIDE | dict(nbest=20, recombine="max", beam=25.0))
 
 
 def test_characters_are_merged_to_words_with_their_times(spelling):
@@ -327,9 +312,7 @@ def test_up_to_250_tokens_are_searched(
     few_tokens = SILENT if separator else BARE
     inventory = many_tokens(n_tokens, separator)
     small_PV = random_frames(seed, n_frames, 2.0, few_tokens)
-    expected = enumerated(
-        lexicon_of(entries, few_tokens), GramsModel(grams), small_PV, options, few_tokens
-    )
+    expected = all_scores(entries, grams, small_PV, options, few_tokens)
     log_probs_PV = np.full((n_frames, n_tokens), -np.inf, np.float32)
     log_probs_PV[:, [inventory.index[symbol] for symbol in few_tokens.symbols]] = small_PV
     nbest = Decoder.from_dir(lm_of(entries, grams, inventory), options).decode(

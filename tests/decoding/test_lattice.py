@@ -13,9 +13,6 @@ from engine_cases import (
     TEXTS,
     WIDE,
     Grams,
-    all_paths,
-    enumerated,
-    language_scores,
     noise,
     posteriors,
     random_frames,
@@ -24,9 +21,10 @@ from engine_cases import (
 )
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from search_oracle import Oracle, all_scores
 
 from cortext.decoding import Decoder, DecoderOptions
-from cortext.errors import DecodingError, LanguageModelError
+from cortext.errors import LanguageModelError
 from cortext.text.inventory import RELEASE
 
 ENTRIES = [("a", "AA", 1.0), ("b", "B", 0.3), ("c", "AA B", 1.0), ("d", "B", 1.0)]
@@ -48,7 +46,7 @@ def test_short_lists_are_the_beginning_of_the_whole(toy, recombine):
     for seed in range(5):
         log_probs_PV = random_frames(np.random.default_rng(seed), 5, 1.0)
         scores = sorted(
-            enumerated(ENTRIES, SMALL, log_probs_PV, toy.options).values(), reverse=True
+            all_scores(ENTRIES, SMALL, log_probs_PV, toy.options).values(), reverse=True
         )
         for nbest in (1, 2, 5, 30):
             found = toy.with_options(nbest=nbest).decode(log_probs_PV, RELEASE)
@@ -107,17 +105,16 @@ def test_a_wider_lattice_beam_keeps_what_a_narrower_one_kept(sentence_lm):
 
 
 def probability(entries, grams, log_probs_PV, options, word, start, end):
-    """Of the paths on which the word is said at some time in the frames [start, end), by
-    enumeration.
-    """
+    """Of the paths on which the word is said at some time in the frames [start, end)."""
     every, saying = [], []
-    for words, paths in all_paths(entries, log_probs_PV, options).items():
-        rest = language_scores(words, grams, options)
-        for path in paths:
-            every.append(path.score + rest)
-            said = zip(words, path.spans, strict=True)
+    found = Oracle(entries, grams, options).sentences(log_probs_PV, every_course=True)
+    for sentence in found.values():
+        rest = sentence.score - sentence.paths
+        for (spans, _, _), score in sentence.courses.items():
+            every.append(score + rest)
+            said = zip(sentence.words, spans, strict=True)
             if any(other == word and first < end and last > start for other, (first, last) in said):
-                saying.append(path.score + rest)
+                saying.append(score + rest)
     return float(np.exp(np.logaddexp.reduce(saying) - np.logaddexp.reduce(every)))
 
 
@@ -245,7 +242,7 @@ def test_a_second_ngram_gives_what_decoding_with_it_gives(
     )
     log_probs_PV = random_frames(np.random.default_rng(seed), n_frames, 1.0)
     rescored = Decoder.from_dir(one, options, second_lm=other).decode(log_probs_PV, RELEASE)
-    expected = enumerated(ENTRIES, second, log_probs_PV, options)
+    expected = all_scores(ENTRIES, second, log_probs_PV, options)
     assert {each.text: each.score for each in rescored} == pytest.approx(expected, abs=1e-4)
     for each in rescored:
         assert each.lm_score == pytest.approx(second.sentence(each.text.split(), -2.0), abs=1e-4)
@@ -362,16 +359,12 @@ def test_a_second_model_that_is_not_there_is_named(sentence_lm, tmp_path):
     with pytest.raises(LanguageModelError, match="no-such") as caught:
         Decoder.from_dir(sentence_lm, second_lm=tmp_path / "no-such")
     assert "\n" not in str(caught.value)
-    with pytest.raises(
-        DecodingError, match="the reference engine does not know a second language model"
-    ):
-        Decoder.from_dir(sentence_lm, engine="reference", second_lm=sentence_lm)
 
 
 def test_a_hook_and_a_second_ngram_go_together(toy, lm_of):
     second = Decoder.from_dir(toy.lm_dir, toy.options, second_lm=lm_of(ENTRIES, LARGE))
     log_probs_PV = random_frames(np.random.default_rng(3), 4, 1.0)
-    expected = enumerated(ENTRIES, LARGE, log_probs_PV, toy.options)
+    expected = all_scores(ENTRIES, LARGE, log_probs_PV, toy.options)
     second = second.with_options(history_words=8)
 
     def hook(batch):

@@ -4,12 +4,13 @@ import importlib
 
 import numpy as np
 import pytest
-from engine_cases import NEUTRAL
+from engine_cases import NEUTRAL, Grams
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from search_oracle import Oracle, check_hypothesis
 
 import cortext.decoding
-from cortext.decoding import ENGINES, Decoder, DecoderOptions, DecoderStream
+from cortext.decoding import Decoder, DecoderOptions, DecoderStream
 from cortext.decoding.ngram import LanguageModel
 from cortext.errors import DecodingError, LanguageModelError, TextError
 from cortext.text.inventory import LM, RELEASE
@@ -27,13 +28,13 @@ TEXTS = [
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory):
     directory = tmp_path_factory.mktemp("lm") / "lm"
-    LanguageModel.build(TEXTS, 3, directory)
+    LanguageModel.build(TEXTS, 3, directory, keep_arpa=True)
     return directory
 
 
-@pytest.fixture(scope="module", params=list(ENGINES))
-def decoder(directory, request):
-    return Decoder.from_dir(directory, NEUTRAL | dict(beam=12, max_active=60), engine=request.param)
+@pytest.fixture(scope="module")
+def decoder(directory):
+    return Decoder.from_dir(directory, NEUTRAL | dict(beam=12, max_active=60))
 
 
 def posteriors(sentence, noise=1.0, seed=0, inventory=RELEASE, dtype=np.float32):
@@ -57,10 +58,7 @@ def test_sentences_are_read_from_their_phonemes(decoder, sentence, inventory):
     assert read[0].replace("too", "two").replace("to", "two") == sentence.replace("to", "two")
     assert len(set(read)) == len(read) > 1
     assert all(word.start_ms < word.end_ms for word in nbest[0].words)
-    if decoder.engine == "native":
-        assert all(0.0 < word.confidence <= 1.0 for word in nbest[0].words)
-    else:
-        assert all(word.confidence is None for word in nbest[0].words)
+    assert all(0.0 < word.confidence <= 1.0 for word in nbest[0].words)
 
 
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -79,19 +77,8 @@ def test_a_stream_in_any_chunking_equals_the_whole_bit_for_bit(decoder, cuts, se
         assert f"{partial.stable} {partial.tail}".strip() == partial.text
         stable = partial.stable
     nbest = stream.finish()
-    assert nbest == whole(decoder, log_probs_PV, seed)
+    assert nbest == decoder.decode(log_probs_PV, RELEASE)
     assert all(f"{hypothesis.text} ".startswith(f"{stable} ".lstrip()) for hypothesis in nbest)
-
-
-WHOLE = {}
-
-
-def whole(decoder, log_probs_PV, seed):
-    """The list of the whole utterance; the reference takes long, so it searches each once."""
-    key = decoder.engine, decoder.options.recombine, seed
-    if key not in WHOLE:
-        WHOLE[key] = decoder.decode(log_probs_PV, RELEASE)
-    return WHOLE[key]
 
 
 def test_words_become_stable_while_the_sentence_is_spoken(decoder):
@@ -187,49 +174,34 @@ def test_what_is_not_log_probabilities_is_refused(decoder, change, message):
 
 
 @pytest.mark.parametrize("options", [NEUTRAL | dict(beam=12), {}], ids=["neutral", "defaults"])
-def test_the_engines_agree(directory, options):
-    """On scores to 1e-4 for every sentence that both list.
+def test_the_search_agrees_with_the_oracle(directory, options):
+    """On scores and times of every sentence that both list.
 
-    The native list is at least as good, place by place.
+    The search's list is at least as good, place by place.
     """
-    native, reference = (
-        Decoder.from_dir(
-            directory, options | dict(max_active=100, lattice_beam=20.0), engine=engine
+    decoder = Decoder.from_dir(directory, options | dict(max_active=100, lattice_beam=20.0))
+    lexicon = decoder.lm.lexicon
+    entries = [
+        (word, " ".join(pronunciation), weight)
+        for word in lexicon
+        for pronunciation, weight in zip(
+            lexicon.pronunciations(word), lexicon.weights(word), strict=True
         )
-        for engine in ("native", "reference")
-    )
+    ]
+    grams = Grams.read(directory / "lm.arpa")
     for seed, text in enumerate(TEXTS):
         log_probs_PV = posteriors(text, noise=2.0, seed=seed)
-        found, expected = (
-            native.decode(log_probs_PV, RELEASE),
-            reference.decode(log_probs_PV, RELEASE),
-        )
+        found = decoder.decode(log_probs_PV, RELEASE)
+        expected = Oracle(entries, grams, decoder.options).search(log_probs_PV)
         assert found[0].text == expected[0].text
-        scores = {each.text: each.score for each in expected}
-        both = [each for each in found if each.text in scores]
+        known = {sentence.text: sentence for sentence in expected}
+        both = [hypothesis for hypothesis in found if hypothesis.text in known]
         assert len(both) > 1
-        assert [each.score for each in both] == pytest.approx(
-            [scores[each.text] for each in both], abs=1e-4
-        )
+        for hypothesis in both:
+            check_hypothesis(hypothesis, known[hypothesis.text])
         assert all(
             one.score >= other.score - 1e-4 for one, other in zip(found, expected, strict=True)
         )
-
-
-@pytest.mark.parametrize(
-    "call",
-    [
-        lambda decoder: decoder.stream(RELEASE, words=["zanzibar"]),
-        lambda decoder: decoder.stream(RELEASE, hotwords={"go": 1.0}),
-        lambda decoder: decoder.stream(RELEASE, hook=lambda batch: None),
-        lambda decoder: decoder.stream(RELEASE).set_options(beam=3.0),
-    ],
-)
-def test_what_the_reference_does_not_know_it_refuses(directory, call):
-    with pytest.raises(
-        DecodingError, match=r"the reference engine does not know .*; use engine='native'"
-    ):
-        call(Decoder.from_dir(directory, engine="reference"))
 
 
 def test_impossible_tokens_are_allowed(decoder):
@@ -239,9 +211,6 @@ def test_impossible_tokens_are_allowed(decoder):
 
 
 def test_names_that_do_not_exist_are_refused_with_the_nearest(decoder):
-    assert Decoder.from_dir(decoder.lm_dir).engine == "native"
-    with pytest.raises(DecodingError, match="unknown engine 'referense'; did you mean 'reference'"):
-        Decoder.from_dir(decoder.lm_dir, engine="referense")
     with pytest.raises(DecodingError, match="unknown decoder option 'beem'; did you mean 'beam'"):
         Decoder.from_dir(decoder.lm_dir, dict(beem=3))
     with pytest.raises(TextError, match="unknown inventory 'relase'"):
@@ -264,20 +233,6 @@ def test_names_that_do_not_exist_are_refused_with_the_nearest(decoder):
 def test_options_that_cannot_be_are_refused(options, message):
     with pytest.raises(DecodingError, match=message):
         DecoderOptions.of(options)
-
-
-def test_limits_of_memory_do_not_change_the_result(directory, monkeypatch):
-    decoder = Decoder.from_dir(directory, dict(beam=12, max_active=60), engine="reference")
-    log_probs_PV = posteriors("we went there two days ago", noise=2.0)
-    expected = decoder.decode(log_probs_PV, RELEASE)
-    # Every sentence is scored on its own.
-    monkeypatch.setattr("cortext.decoding.sentences._MAX_CELLS", 1)
-    monkeypatch.setattr("cortext.decoding.reference.MAX_REMEMBERED", 5)
-    found = decoder.with_options(nbest=9).decode(log_probs_PV, RELEASE)
-    assert [each.text for each in found] == [each.text for each in expected][:9]
-    assert [each.score for each in found] == pytest.approx(
-        [each.score for each in expected][:9], abs=1e-9
-    )
 
 
 def test_the_best_sentence_does_not_hang_on_silence_noise_or_length(decoder):

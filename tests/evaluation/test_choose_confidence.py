@@ -59,7 +59,6 @@ def test_what_it_was_fitted_to_is_calibrated(lms, run):
             "other decoder options; `cortext evaluate --fit` with --options",
         ),
         ("other", FITTED, {}, "another language model; fit it anew with `cortext evaluate --fit`"),
-        ("own", FITTED, {"engine": "reference"}, "is for the native engine"),
         ("own", FITTED, {"has_llm": True}, "is for sentences that no large model ranks"),
     ],
 )

@@ -1,15 +1,10 @@
-"""Small cases for the search.
+"""Small cases for the search: language models written by hand, and frames.
 
-Language models written by hand, frames, and the enumeration of all token paths.
-
-The engine knows 41 tokens. The cases use four of them, and give the others no probability: no word
-of theirs is in these lexicons, so all paths can be enumerated over the four.
+Random frames give probability to four of the 41 tokens only, so sentences stay few.
 """
 
 from __future__ import annotations
 
-import functools
-import itertools
 import json
 import math
 from collections import defaultdict
@@ -18,15 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from ngram_oracle import read_arpa
 
-from cortext.decoding import DecoderOptions, NBest
-from cortext.decoding.engine_reference import ReferenceEngine
-from cortext.decoding.ngram import LanguageModel
 from cortext.text.inventory import LM, RELEASE, Inventory
-from cortext.text.lexicon import Lexicon
 from cortext.text.pronunciation import lexicon_for, to_phonemes
 
-FLOOR = -1000.0
 SYMBOLS = ("BLANK", "SIL", "AA", "B")
 COLUMNS = [RELEASE.index[symbol] for symbol in SYMBOLS]
 NEUTRAL = dict(acoustic_scale=1.0, word_score=0.0, sil_cost=0.0, beam=18.0)
@@ -111,6 +102,17 @@ class Grams:
         backoffs = {gram[:-1]: math.log(0.2) for gram in counts if len(gram) > 1}
         return cls(order, log_probs, backoffs)
 
+    @classmethod
+    def read(cls, path: Path) -> Grams:
+        """The model of an ARPA file."""
+        arpa = read_arpa(path)
+        names = {number: word for word, number in arpa.words.items()}
+        log_probs, backoffs = (
+            {tuple(names[number] for number in gram): value for gram, value in values.items()}
+            for values in (arpa.probs, arpa.backoffs)
+        )
+        return cls(len(arpa.counts), log_probs, backoffs)
+
     def plus(self, other: Grams, weight: float) -> Grams:
         """The log-linear interpolation with a model of the same n-grams.
 
@@ -158,47 +160,6 @@ class Grams:
                     line += f"\t{self.backoffs.get(gram, 0.0) / math.log(10):.9f}"
                 lines.append(line)
         return "\n".join([*lines, "", "\\end\\", ""])
-
-
-class GramsModel:
-    """The model as the reference search asks it; a state is the words so far that count."""
-
-    def __init__(self, grams: Grams) -> None:
-        self._grams = grams
-
-    def __contains__(self, word: str) -> bool:
-        return (word,) in self._grams.log_probs
-
-    def begin(self) -> tuple[str, ...]:
-        return ("<s>",)
-
-    def score(self, state: tuple[str, ...], word: str) -> tuple[float, tuple[str, ...]]:
-        return self._grams.log_prob(state, word), (*state, word)[1 - self._grams.order :]
-
-    def end(self, state: tuple[str, ...]) -> float:
-        return self._grams.log_prob(state, "</s>")
-
-    def unigram(self, word: str) -> float:
-        return self._grams.log_probs.get((word,), self._grams.log_probs["<unk>",])
-
-    def best(self, word: str) -> float:
-        return 0.0
-
-    def sentence(self, text: str) -> float:
-        return self._grams.sentence(text.split())
-
-
-def reference(
-    directory: Path, grams: Grams, log_probs_PV: np.ndarray, options: DecoderOptions
-) -> NBest:
-    """What the reference search finds with a directory's lexicon and an n-gram model that is not
-    read from it.
-    """
-    lexicon = Lexicon.read(directory / "lexicon.txt")
-    engine = ReferenceEngine(LanguageModel(directory, GramsModel(grams), lexicon, LM.symbols))
-    stream = engine.start(options, RELEASE)
-    stream.advance(log_probs_PV)
-    return stream.finish()
 
 
 def write_lm(
@@ -289,149 +250,3 @@ def posteriors(
     x_PV = rng.normal(size=(len(tokens), len(RELEASE))) * noise
     x_PV[np.arange(len(tokens)), tokens] += strength
     return (x_PV - np.logaddexp.reduce(x_PV, axis=1, keepdims=True)).astype(np.float32)
-
-
-@dataclass(frozen=True)
-class Reading:
-    """One way to read labels (a path's tokens, repeats joined and blanks removed) as words.
-
-    boundaries: words entered directly after another, without SIL
-    log_weight: of the pronunciations
-    places:     first and last label of each word
-    """
-
-    words: tuple[str, ...]
-    boundaries: int
-    log_weight: float
-    places: tuple[tuple[int, int], ...]
-
-
-def readings(labels: Sequence[str], entries: Sequence[Entry]) -> list[Reading]:
-    """All ways to read labels as words."""
-    found: list[Reading] = []
-
-    def read(at: int, after_word: bool, so_far: Reading) -> None:
-        if at == len(labels):
-            found.append(so_far)
-            return
-        if labels[at] == "SIL":
-            read(at + 1, False, so_far)
-            return
-        for word, phonemes, weight in entries:
-            own = phonemes.split()
-            if list(labels[at : at + len(own)]) == own:
-                longer = Reading(
-                    (*so_far.words, word),
-                    so_far.boundaries + after_word,
-                    so_far.log_weight + math.log(weight),
-                    (*so_far.places, (at, at + len(own) - 1)),
-                )
-                read(at + len(own), True, longer)
-
-    read(0, False, Reading((), 0, 0.0, ()))
-    return found
-
-
-@dataclass(frozen=True)
-class TokenPath:
-    """A token path in one reading.
-
-    Its score without n-gram and word scores, and the frames of its words.
-    """
-
-    score: float
-    boundaries: int
-    spans: tuple[tuple[int, int], ...]
-
-
-@functools.cache
-def token_paths(
-    n_tokens: int, blank: int, n_frames: int
-) -> tuple[np.ndarray, list[tuple[tuple[int, ...], tuple[tuple[int, int], ...]]]]:
-    """All sequences of one token per frame, int [N, P], and how each is read.
-
-    That is its labels (repeats joined, then blanks removed) with the frames of each. Computed once
-    for a number of frames: nothing of it hangs on the scores.
-    """
-    paths, read = [], []
-    for path in itertools.product(range(n_tokens), repeat=n_frames):
-        runs = [
-            (token, [frame for frame, _ in run])
-            for token, run in itertools.groupby(enumerate(path), lambda x: x[1])
-        ]
-        labels = tuple(token for token, _ in runs if token != blank)
-        spans = tuple((run[0], run[-1] + 1) for token, run in runs if token != blank)
-        paths.append(path)
-        read.append((labels, spans))
-    return np.array(paths, dtype=np.intp).reshape(len(paths), n_frames), read
-
-
-def path_scores(
-    log_probs_PV: np.ndarray, options: DecoderOptions
-) -> dict[tuple[str, ...], list[tuple[float, tuple[tuple[int, int], ...]]]]:
-    """For each sequence of labels the unscaled score and the labels' frames of all its paths."""
-    blank = SYMBOLS.index("BLANK")
-    scores_PV = np.maximum(log_probs_PV[:, COLUMNS].astype(np.float64), FLOOR)
-    is_passed_over_P = (options.blank_skip < 1) & (
-        np.exp(scores_PV[:, blank]) >= options.blank_skip
-    )
-    scores_PV[:, blank] -= math.log(options.blank_penalty)
-    for symbol, prior in options.label_priors:
-        if symbol in SYMBOLS:
-            scores_PV[:, SYMBOLS.index(symbol)] -= options.prior_weight * math.log(prior)
-    paths_NP, read = token_paths(len(SYMBOLS), blank, len(scores_PV))
-    acoustic_N = scores_PV[np.arange(len(scores_PV)), paths_NP].sum(axis=1)
-    is_allowed_N = (paths_NP[:, is_passed_over_P] == blank).all(axis=1)
-    found: dict[tuple[str, ...], list[tuple[float, tuple[tuple[int, int], ...]]]]
-    found = defaultdict(list)
-    for number in np.flatnonzero(is_allowed_N):
-        labels, spans = read[number]
-        found[tuple(SYMBOLS[token] for token in labels)].append((acoustic_N[number], spans))
-    return found
-
-
-def all_paths(
-    entries: Sequence[Entry], log_probs_PV: np.ndarray, options: DecoderOptions
-) -> dict[tuple[str, ...], list[TokenPath]]:
-    """Every path of every sentence, by enumeration of all sequences of one token per frame."""
-    scale = options.acoustic_scale
-    found: dict[tuple[str, ...], list[TokenPath]] = defaultdict(list)
-    for labels, paths in path_scores(log_probs_PV, options).items():
-        for reading in readings(labels, entries):
-            if options.sil_required and reading.boundaries:
-                continue
-            found[reading.words] += [
-                TokenPath(
-                    scale * (acoustic + reading.log_weight) - options.sil_cost * reading.boundaries,
-                    reading.boundaries,
-                    tuple((spans[first][0], spans[last][1]) for first, last in reading.places),
-                )
-                for acoustic, spans in paths
-            ]
-    return found
-
-
-def language_scores(words: Sequence[str], grams: Grams, options: DecoderOptions) -> float:
-    """What n-gram and word score add to a sentence."""
-    return options.lm_weight * grams.sentence(words, options.unk_score) + options.word_score * len(
-        words
-    )
-
-
-def enumerated(
-    entries: Sequence[Entry], grams: Grams, log_probs_PV: np.ndarray, options: DecoderOptions
-) -> dict[str, float]:
-    """The score of every sentence: all its paths joined, of one sequence of labels first."""
-    join = np.logaddexp.reduce if options.recombine == "logadd" else max
-    scale = options.acoustic_scale
-    found: dict[tuple[str, ...], list[float]] = defaultdict(list)
-    for labels, paths in path_scores(log_probs_PV, options).items():
-        acoustic = join([scale * score for score, _ in paths])
-        for reading in readings(labels, entries):
-            if not (options.sil_required and reading.boundaries):
-                cost = options.sil_cost * reading.boundaries
-                found[reading.words].append(acoustic + scale * reading.log_weight - cost)
-    return {
-        " ".join(words): float(join(scores)) + language_scores(words, grams, options)
-        for words, scores in found.items()
-    }

@@ -35,7 +35,7 @@ from cortext.plugins import load_plugins
 if TYPE_CHECKING:
     from cortext.evaluation.submission import Predictions
 
-SHARED = {"lm", "options", "engine", "llm", "llm_lora", "llm_device", "context", "as_json"}
+SHARED = {"lm", "options", "llm", "llm_lora", "llm_device", "context", "as_json"}
 FORMS = {
     "run": (
         {"run", "data", "out"},

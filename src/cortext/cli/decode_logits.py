@@ -85,7 +85,7 @@ def _decoder(search: SearchSettings) -> tuple[Decoder, ChosenOptions]:
 
     assert search.lm is not None
     chosen = choose_options(None, search.lm, search.options)
-    decoder = Decoder.from_dir(search.lm, chosen.options, search.engine)
+    decoder = Decoder.from_dir(search.lm, chosen.options)
     return decoder if search.llm is None else decoder.with_llm(search.llm.open()), chosen
 
 

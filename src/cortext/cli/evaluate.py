@@ -29,11 +29,11 @@ from cortext.errors import ConfigError
 from cortext.evaluation.settings import SearchSettings
 from cortext.plugins import load_plugins
 
-SEARCHING = ("options", "engine", "threads", "fit")
+SEARCHING = ("options", "threads", "fit")
 """Parameters of `evaluate` that say how words are searched for."""
 ONLINE = ("hear", "corrected", "overrides")
 """Parameters of `evaluate` for a model that goes on learning."""
-OFFLINE = ("engine", "fit", "llm", "ray", "description", "participant", "device")
+OFFLINE = ("fit", "llm", "ray", "description", "participant", "device")
 """Parameters of `evaluate` that a model that goes on learning does not have."""
 HEAR = typer.Option(
     [],

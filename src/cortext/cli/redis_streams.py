@@ -25,7 +25,7 @@ from cortext.cli.console import (
 )
 from cortext.cli.options import PromptedModelOptions, RedisServer, with_settings
 from cortext.errors import ConfigError
-from cortext.evaluation.settings import Engine, OptionsFile
+from cortext.evaluation.settings import OptionsFile
 from cortext.plugins import load_plugins
 from cortext.settings import Setting
 
@@ -72,7 +72,6 @@ def lm_server(
         typer.Option(help="published: the published parameters; by default the search's own."),
     ] = None,
     options: OptionsFile = None,
-    engine: Engine = "native",
     large: PromptedModelOptions,
     overrides: list[str] = OVERRIDES,
     streams: StreamNames,
@@ -116,7 +115,7 @@ def lm_server(
         converted(lm, stage) as lm,
     ):
         decoder_options, note = options_for(None, lm, options)
-        decoder = Decoder.from_dir(lm, decoder_options, engine)
+        decoder = Decoder.from_dir(lm, decoder_options)
         if large.llm is not None:
             decoder = with_llm(decoder, large.llm, large.llm_lora, large.llm_device)
         names = streams.by_role()

@@ -20,7 +20,7 @@ from cortext.cli.console import (
 )
 from cortext.cli.options import KINDS, ORDERS, PromptedModelOptions, check_ray
 from cortext.errors import ConfigError
-from cortext.evaluation.settings import Engine, GpusPerWorker, OptionsFile, Ray
+from cortext.evaluation.settings import GpusPerWorker, OptionsFile, Ray
 from cortext.settings import Setting
 
 if TYPE_CHECKING:
@@ -222,7 +222,6 @@ def decoder(
     retry_failed: Annotated[
         bool, typer.Option("--retry-failed", help="Try again what failed before.")
     ] = False,
-    engine: Engine = "native",
     device: str = DEVICE,
     as_json: bool = JSON,
 ) -> None:
@@ -265,7 +264,7 @@ def decoder(
     def evaluation(run: Path, data: Path, split: str) -> Path:
         return evaluated(run, data, split, lm, out, start, device, report)
 
-    files = DecoderFiles(lm.resolve(), start, engine, large and large.resolved())
+    files = DecoderFiles(lm.resolve(), start, large and large.resolved())
     part, rest = tuning_parts(*material.sources(source, evaluation, files), search.seed)
     print_notes(
         [

@@ -1,6 +1,6 @@
 """Decoding: phoneme log-probabilities to ranked sentences."""
 
-from cortext.decoding.decoder import ENGINES, Decoder
+from cortext.decoding.decoder import Decoder
 from cortext.decoding.log_probs import greedy
 from cortext.decoding.nbest import Hypothesis, NBest, Partial, Word
 from cortext.decoding.options import DecoderOptions
@@ -8,7 +8,6 @@ from cortext.decoding.stream import DecoderStream
 from cortext.renamed import renamed
 
 __all__ = [
-    "ENGINES",
     "Decoder",
     "DecoderOptions",
     "DecoderStream",

@@ -124,8 +124,8 @@ class Calibrator:
     def calibrated(self, nbest: NBest, log_probs_PV: np.ndarray, lm: LanguageModel) -> NBest:
         """Return the list with calibrated confidences.
 
-        Words keep what the search computed in `posterior`. The list stays as it is where the engine
-        gives words no posteriors.
+        Words keep what the search computed in `posterior`. The list stays as it is where words have
+        no confidence, as in a list that did not come from a search.
 
         Args:
             nbest: The list as the search found it; times are in frames of `FRAME_MS`.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,6 @@ import numpy as np
 from cortext.arguments import as_count, as_path, check_function, check_list, check_text, check_type
 from cortext.decoding.confidence import Calibrator
 from cortext.decoding.engine import Hook, NativeEngine
-from cortext.decoding.engine_reference import ReferenceEngine
 from cortext.decoding.log_probs import check_log_probs, check_trials
 from cortext.decoding.nbest import Hypothesis, NBest
 from cortext.decoding.ngram import LanguageModel
@@ -23,30 +22,20 @@ from cortext.decoding.options import DecoderOptions
 from cortext.decoding.stream import (
     BoundCalibrator,
     DecoderStream,
-    Engine,
-    EngineStream,
     LargeModel,
     ModelHook,
     ReadsLanguage,
+    SearchStream,
     marked,
     search_options,
 )
 from cortext.decoding.words import WordChanges, Words
 from cortext.describe import Described
-from cortext.errors import DecodingError, nearest, wrong_type
+from cortext.errors import DecodingError, wrong_type
 from cortext.processes import Progress
 from cortext.renamed import renamed
 from cortext.text.inventory import Inventory, get_inventory
 from cortext.text.language import Language
-
-ENGINES: dict[str, Callable[[Path, Path | None], Engine]] = {
-    "native": NativeEngine.from_dir,
-    "reference": ReferenceEngine.from_dir,
-}
-"""Functions that make a search engine, by the engine's name.
-
-Each takes a language-model directory and that of a second, larger n-gram, or None.
-"""
 
 
 class Decoder(Described):
@@ -56,15 +45,12 @@ class Decoder(Described):
     """
 
     def __init__(
-        self, lm_dir: Path, options: DecoderOptions, engine: str, second_lm: Path | None = None
+        self, lm_dir: Path, options: DecoderOptions, second_lm: Path | None = None
     ) -> None:
-        if not isinstance(engine, str) or engine not in ENGINES:
-            raise DecodingError(f"unknown engine {engine!r}; {nearest(engine, ENGINES)}")
         self.lm_dir = lm_dir
         self.options = options
-        self.engine = engine
-        found = ENGINES[engine](lm_dir, second_lm)
-        self._engine = OpenVocabularyEngine(found) if found.lm.is_open else found
+        engine = NativeEngine.from_dir(lm_dir, second_lm)
+        self._engine = OpenVocabularyEngine(engine) if engine.lm.is_open else engine
         options.require_tokens(self.inventory)
         self._accepted = self.inventory
         self._words = WordChanges()
@@ -76,7 +62,6 @@ class Decoder(Described):
         cls,
         lm_dir: str | Path,
         options: DecoderOptions | Mapping[str, Any] | None = None,
-        engine: str = "native",
         second_lm: str | Path | None = None,
     ) -> Decoder:
         """Return a decoder for a language-model directory.
@@ -85,19 +70,17 @@ class Decoder(Described):
             lm_dir: Directory with `lexicon.txt`, `tokens.txt` and `lm.bin` or `lm.arpa`. Its
                 inventory, of up to 250 tokens, is the decoder's.
             options: `DecoderOptions`, or a mapping of its fields; the defaults without.
-            engine: `native`, or `reference` (slow, plain).
             second_lm: Another such directory of the same tokens and language, whose (larger) n-gram
                 takes the place of the first one's when an utterance ends: lattices are rescored
                 with it, and the scores are its own.
 
         Raises:
             LanguageModelError: For a directory that cannot be used.
-            DecodingError: For options or an engine that do not exist.
+            DecodingError: For options that do not exist.
         """
         return cls(
             as_path(lm_dir, "lm_dir"),
             DecoderOptions.of(options),
-            engine,
             None if second_lm is None else as_path(second_lm, "second_lm"),
         )
 
@@ -125,7 +108,7 @@ class Decoder(Described):
         return other
 
     def with_calibrator(self, calibrator: Calibrator | None) -> Decoder:
-        """Return a decoder whose confidences are calibrated (None: the engine's posteriors).
+        """Return a decoder whose confidences are calibrated (None: the search's posteriors).
 
         Sentences have calibrated confidences where the options in force are those that the
         calibrator was fitted with, and no large model ranks them.
@@ -155,7 +138,6 @@ class Decoder(Described):
             "words": len(lm.lexicon),
             "unit": lm.unit if lm.is_open else None,
             "inventory": None if lm.inventory.is_published else lm.inventory.name,
-            "engine": self.engine,
             "options": self.options.differences() or "the defaults",
             "large model": None if self._llm is None else type(self._llm).__name__,
         }
@@ -177,7 +159,7 @@ class Decoder(Described):
 
     @property
     def calibrator(self) -> Calibrator | None:
-        """The calibrator of confidences; None where they are the engine's posteriors."""
+        """The calibrator of confidences; None where they are the search's posteriors."""
         return self._calibrator
 
     @property
@@ -357,7 +339,7 @@ class Decoder(Described):
     def _hook(self, context: str) -> ModelHook | None:
         return None if self._llm is None else self._llm.hook(self.options, context)
 
-    def _start(self, inventory: Inventory, words: WordChanges, hook: Hook | None) -> EngineStream:
+    def _start(self, inventory: Inventory, words: WordChanges, hook: Hook | None) -> SearchStream:
         options = search_options(self.options, self._llm)
         if self._llm is None:
             return self._engine.start(options, inventory, words)

@@ -1,4 +1,35 @@
-"""Results of the word search: words, hypotheses, n-best lists. Scores are natural logarithms."""
+"""Results of the word search: words, hypotheses, n-best lists. Scores are natural logarithms.
+
+A sentence w1 ... wn is read from a sequence of one token per frame by the rules of CTC (repeats
+joined, then blanks removed) if what remains is
+
+    SIL* pron(w1) SIL* pron(w2) ... SIL* pron(wn) SIL*
+
+with any pronunciation of each word. SIL may stand before, between and after words any number of
+times and is never required (unless `sil_required` asks for one between words); entering a word
+directly after the last phoneme of another costs `sil_cost`, the start and the end of the sentence
+cost nothing. Two equal phonemes that meet at a word boundary need a blank (or SIL) between them, as
+within a word.
+
+SIL stands here for what the inventory has between words, a silence or a boundary. With neither,
+nothing stands there, entering a word costs nothing, and `sil_cost` and `sil_required` do not apply.
+
+A path is one token per frame, read as words in one way (`AA B` may be two ways to read one
+sentence, as where one word has the pronunciations `AA` and `AA B`). Its score is the sum of
+`Hypothesis.score`, with
+
+    acoustic: sum of log-probabilities - log(blank_penalty) per blank
+              - prior_weight * log(label prior) per token + log weight of each pronunciation
+    ngram:    log p(w1 ... wn </s>) + unk_score for each word that the n-gram does not know
+              (such a word has the n-gram's `<unk>` probability)
+    sil:      -sil_cost for each boundary between words without SIL
+
+The score of a *sentence* joins all its paths: the log of the sum of their exponentials (`logadd`)
+or their maximum (`max`). It is exact and does not depend on the beam, which decides which sentences
+are found. Log-probabilities below -1000 count as -1000, so that every sentence that fits into the
+frames has a finite score. In frames that are passed over (`blank_skip`) the blank is the only
+token.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +58,8 @@ class Word:
 
     Attributes:
         confidence: Probability that the word is right: from a run's calibration where the decoder
-            has one, else the engine's posterior. None where neither is known.
-        posterior: The engine's posterior, where `confidence` is calibrated; None elsewhere.
+            has one, else the search's posterior. None where neither is known.
+        posterior: The search's posterior, where `confidence` is calibrated; None elsewhere.
     """
 
     word: str
@@ -45,7 +76,7 @@ class Hypothesis(Described):
         score = acoustic_scale * acoustic_score + lm_weight * lm_score
                 + word_score * len(words) + sil_score + hotword_score + llm_score
 
-    With a large language model `LLMOptions` defines the n-gram's part. `cortext.decoding.reference`
+    With a large language model `LLMOptions` defines the n-gram's part. The top of this module
     defines the terms of one path.
 
     Attributes:

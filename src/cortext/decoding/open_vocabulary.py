@@ -1,8 +1,7 @@
 """Open vocabulary: sentences of characters, searched without a lexicon.
 
 The language model's unit is the character: its words are the tokens of an inventory, the separator
-among them. The search is the one of `cortext.decoding.reference` where nothing stands between
-words. Here its sentences of tokens become text:
+among them, and nothing stands between these words. Here sentences of tokens become text:
 
     text:   the tokens joined, with a blank for the separator; separators at the edges count
             nothing, several in a row count as one
@@ -24,11 +23,10 @@ from itertools import groupby
 
 import numpy as np
 
-from cortext.decoding.engine import Hook
+from cortext.decoding.engine import Hook, NativeEngine, NativeStream
 from cortext.decoding.nbest import Hypothesis, NBest, Partial, Word
 from cortext.decoding.ngram import LanguageModel
 from cortext.decoding.options import DecoderOptions
-from cortext.decoding.stream import Engine, EngineStream
 from cortext.decoding.words import WordChanges
 from cortext.errors import DecodingError, TextError
 from cortext.text.inventory import Inventory
@@ -127,7 +125,7 @@ def _joined(tokens: Sequence[Word]) -> Word:
 class OpenVocabularyEngine:
     """A search engine over a language model of characters, with texts instead of tokens."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: NativeEngine) -> None:
         self.lm = engine.lm
         self._engine = engine
         self._text = TokenText(engine.lm.inventory, engine.lm.language)
@@ -202,7 +200,7 @@ class OpenVocabularyEngine:
 class OpenVocabularyStream:
     """The search through one utterance, with texts instead of tokens."""
 
-    def __init__(self, search: EngineStream, text: TokenText, options: DecoderOptions) -> None:
+    def __init__(self, search: NativeStream, text: TokenText, options: DecoderOptions) -> None:
         self._search = search
         self._text = text
         self._options = options

@@ -205,7 +205,7 @@ class DecoderOptions:
     word_beam: float = number(0.7, 0, 1)
     """Share of `beam` outside which words that have just ended are dropped.
 
-    They have the n-gram's exact score, where unfinished ones have a guess (native engine).
+    They have the n-gram's exact score, where unfinished ones have a guess.
     """
     max_active: int = number(500, 1, 1e9)
     """Most hypotheses that live after a frame."""

@@ -9,77 +9,19 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from cortext.decoding.confidence import Calibrator
-from cortext.decoding.engine import Hook, LiveBatch
+from cortext.decoding.engine import LiveBatch, NativeStream
 from cortext.decoding.log_probs import check_log_probs
-from cortext.decoding.nbest import Hypothesis, NBest, Partial
+from cortext.decoding.nbest import NBest, Partial
 from cortext.decoding.ngram import LanguageModel
+from cortext.decoding.open_vocabulary import OpenVocabularyStream
 from cortext.decoding.options import DecoderOptions
-from cortext.decoding.words import WordChanges
 from cortext.errors import DecodingError
 from cortext.processes import Progress
 from cortext.text.inventory import Inventory
 from cortext.text.language import Language
 
-
-class EngineStream(Protocol):
-    """The search of an engine through one utterance. Frames are checked before they come here."""
-
-    def advance(self, log_probs_PV: np.ndarray) -> None:
-        """Take in frames."""
-
-    def partial(self) -> Partial:
-        """Return the words that will not change any more, and the current guess after them."""
-
-    def set_options(self, options: DecoderOptions) -> None:
-        """Change the options from the next frame on."""
-
-    def finish(self) -> NBest:
-        """Return the n-best list."""
-
-
-class Engine(Protocol):
-    """A search engine for one language-model directory."""
-
-    lm: LanguageModel
-
-    def with_lm(self, lm: LanguageModel) -> Engine:
-        """Return an engine of the same kind for another language model in memory."""
-
-    def start(
-        self,
-        options: DecoderOptions,
-        inventory: Inventory,
-        words: WordChanges = ...,
-        hook: Hook | None = ...,
-        every_frames: int = ...,
-    ) -> EngineStream:
-        """Begin the search in a new utterance.
-
-        Args:
-            options: Options of the search.
-            inventory: Tokens of the columns, in order.
-            words: Words added, removed or favoured; none by default.
-            hook: Adds scores to the live hypotheses; None for no hook.
-            every_frames: Frames between two calls of the hook.
-        """
-
-    def score(
-        self,
-        text: str,
-        log_probs_PV: np.ndarray,
-        options: DecoderOptions,
-        inventory: Inventory,
-        words: WordChanges = ...,
-    ) -> Hypothesis:
-        """Return the exact scores of a given sentence.
-
-        Args:
-            text: The sentence, its words separated by blanks.
-            log_probs_PV: float32 [P, V], checked natural-log probabilities.
-            options: Options of the search.
-            inventory: Tokens of the columns, in order.
-            words: Words added, removed or favoured; none by default.
-        """
+SearchStream = NativeStream | OpenVocabularyStream
+"""The search through one utterance. Frames are checked before they come here."""
 
 
 class ModelHook(Protocol):
@@ -163,7 +105,7 @@ class DecoderStream:
     """The state of the search within one utterance, decoded as it comes.
 
     Any chunking gives bit for bit what `Decoder.decode` gives for the whole utterance. A stream is
-    for one thread at a time; the native engine refuses a second one with a DecodingError.
+    for one thread at a time; the search refuses a second one with a DecodingError.
 
     Attributes:
         context: Text said before; a large model ranks the sentences after the last one set.
@@ -171,7 +113,7 @@ class DecoderStream:
 
     def __init__(
         self,
-        search: EngineStream,
+        search: SearchStream,
         options: DecoderOptions,
         inventory: Inventory,
         llm: LargeModel | None = None,
@@ -179,7 +121,7 @@ class DecoderStream:
         hook: ModelHook | None = None,
         calibration: BoundCalibrator | None = None,
     ) -> None:
-        self._search: EngineStream | None = search
+        self._search: SearchStream | None = search
         self._calibration = calibration
         self._frames: list[np.ndarray] = []
         self._hook = hook
@@ -244,7 +186,7 @@ class DecoderStream:
             nbest if self._llm is None else self._llm.rank([nbest], self._options, self.context)[0]
         )
 
-    def _open(self) -> EngineStream:
+    def _open(self) -> SearchStream:
         if self._search is None:
             raise DecodingError(
                 "the stream is finished", fix="open a new one for the next utterance"

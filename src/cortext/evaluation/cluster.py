@@ -41,20 +41,19 @@ class DecoderFiles:
 
     lm: Path
     options: DecoderOptions
-    engine: str = "native"
     llm: LargeModelFiles | None = None
     calibrator: Calibrator | None = None
 
     def open(self) -> Decoder:
         """Return the decoder; a process opens each language model once."""
-        decoder = _opened(self.lm, self.engine).with_options(**vars(self.options))
+        decoder = _opened(self.lm).with_options(**vars(self.options))
         decoder = decoder.with_calibrator(self.calibrator)
         return decoder if self.llm is None else decoder.with_llm(self.llm.open())
 
 
 @lru_cache(maxsize=2)
-def _opened(lm: Path, engine: str) -> Decoder:
-    return Decoder.from_dir(lm, engine=engine)
+def _opened(lm: Path) -> Decoder:
+    return Decoder.from_dir(lm)
 
 
 def decode_on_cluster(

@@ -224,7 +224,6 @@ def choose_confidence(
     lm: str | Path | None,
     options: DecoderOptions,
     *,
-    engine: str = "native",
     has_llm: bool = False,
 ) -> ChosenConfidence:
     """Return what the confidences of a search are: calibrated, or its posteriors.
@@ -233,7 +232,6 @@ def choose_confidence(
         run: Run directory of the model; None without one.
         lm: Language-model directory; None without a search.
         options: Decoder options in force.
-        engine: Engine of the search.
         has_llm: True where a large language model ranks the sentences.
 
     Raises:
@@ -243,7 +241,6 @@ def choose_confidence(
         return ChosenConfidence(None, RAW)
     reasons = {
         "is for sentences that no large model ranks": has_llm,
-        "is for the native engine": engine != "native",
         f"belongs to other weights; {REFIT}": found.weights != weights_checksum(run),
         f"belongs to another language model; {REFIT}": found.language_model.checksum
         != language_model_checksum(lm),

@@ -46,7 +46,7 @@ class Results:
     """Trials with their logits and sentences, whether a model or a release made them.
 
     Attributes:
-        engine: What made the sentences.
+        engine: What made the sentences: `native` (the word search) or the name of what did.
         lm: Language model of the search; None without a search of ours.
         trials: In the order of sessions and trials.
         days: Days from implantation by session, where they are known.
@@ -182,7 +182,7 @@ def recognise(
         data=packed,
         split=split,
         model=model,
-        engine=search.engine,
+        engine="native",
         trials=tuple(trials),
         days=packed.post_implant_day,
         indices=tuple(chosen),

@@ -72,7 +72,6 @@ def evaluate(
     *,
     options: Options = None,
     fit: bool = False,
-    engine: str = "native",
     device: str = "cpu",
     skip_bad: bool = False,
     description: str | Path | None = None,
@@ -101,7 +100,6 @@ def evaluate(
         options: Decoder options: None for those fitted to the run with this language model, else
             the defaults; see `cortext.evaluation.decoder_options.choose_options` for what else.
         fit: Fit options to these trials first, and keep them in the run; a minute at most.
-        engine: `native`, or `reference`.
         device: Where the model runs: `cpu`, `cuda` or `cuda:N`.
         skip_bad: Leave bad trials out and report them.
         description: The release's table of blocks, for post-implant days and corpora.
@@ -132,7 +130,6 @@ def evaluate(
         search = SearchSettings(
             lm=lm,
             options=options,
-            engine=engine,
             threads=threads,
             ray=ray,
             gpus_per_worker=gpus_per_worker,

@@ -1,4 +1,4 @@
-"""Settings of a word search: decoder options, engine, threads or a cluster, and a large model."""
+"""Settings of a word search: decoder options, threads or a cluster, and a large model."""
 
 from __future__ import annotations
 
@@ -26,7 +26,6 @@ OptionsFile = Annotated[
         kind=Path | None,
     ),
 ]
-Engine = Annotated[str, Setting(help="Search engine: native, or reference (slow, plain).")]
 Threads = Annotated[
     int | None, Setting(help="Threads for the search; all cores without it.", minimum=1)
 ]
@@ -100,7 +99,6 @@ class SearchSettings:
     Attributes:
         lm: Language-model directory; None for no search.
         options: See `cortext.evaluation.decoder_options.choose_options`.
-        engine: `native`, or `reference`.
         threads: Threads of the search; None for one a core.
         ray: Address of a Ray cluster, or `local`, whose tasks then search.
         gpus_per_worker: Share of a GPU that each of these tasks is given.
@@ -110,7 +108,6 @@ class SearchSettings:
 
     lm: str | Path | None = None
     options: OptionsFile = None
-    engine: Engine = "native"
     threads: Threads = None
     ray: Ray = None
     gpus_per_worker: GpusPerWorker = 0.0

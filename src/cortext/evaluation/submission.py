@@ -47,7 +47,6 @@ def decode(
     out: str | Path,
     *,
     options: Options = None,
-    engine: str = "native",
     device: str = "cpu",
     skip_bad: bool = False,
     threads: int | None = 1,
@@ -71,7 +70,6 @@ def decode(
         lm: Language-model directory; it is needed here.
         out: CSV file to write, or text file (`.txt`).
         options: Decoder options; see `evaluate`, as for the arguments below.
-        engine: `native`, or `reference`.
         device: Where the model runs: `cpu`, `cuda` or `cuda:N`.
         skip_bad: Leave bad trials out.
         threads: Threads of the search; None for one a core.
@@ -94,7 +92,6 @@ def decode(
     search = SearchSettings(
         lm=lm,
         options=options,
-        engine=engine,
         threads=threads,
         ray=ray,
         gpus_per_worker=gpus_per_worker,
@@ -151,8 +148,8 @@ def write_nbest(path: Path, trials: Iterable[TrialResult], source: str) -> None:
     Args:
         path: File to write.
         trials: In the order of the lines.
-        source: Engine that searched. Beside it stands `degraded`, what the sentences lack, such as
-            a large model's scores.
+        source: What made the sentences. Beside it stands `degraded`, what the sentences lack, such
+            as a large model's scores.
     """
     with path.open("w", encoding="utf-8") as file:
         for trial in trials:

@@ -83,7 +83,7 @@ class WordSearch:
         self._settings = settings
         self._fits = fit
         self.confidence = ChosenConfidence(None, RAW) if fit else self._chosen_confidence(lm)
-        self._decoder = Decoder.from_dir(lm, self.options.options, engine=settings.engine)
+        self._decoder = Decoder.from_dir(lm, self.options.options)
         # The tasks of a cluster open the large model themselves.
         if settings.llm is not None and settings.ray is None:
             self._decoder = self._decoder.with_llm(settings.llm.open())
@@ -172,11 +172,7 @@ class WordSearch:
     def _chosen_confidence(self, lm: str | Path) -> ChosenConfidence:
         settings = self._settings
         return choose_confidence(
-            self._run,
-            lm,
-            self.options.options,
-            engine=settings.engine,
-            has_llm=settings.llm is not None,
+            self._run, lm, self.options.options, has_llm=settings.llm is not None
         )
 
     def sentences(
@@ -241,7 +237,7 @@ class WordSearch:
             )
         llm = settings.llm and settings.llm.resolved()
         # Absolute paths: a task may run in another directory.
-        files = DecoderFiles(decoder.lm_dir.resolve(), options, decoder.engine, llm, calibrator)
+        files = DecoderFiles(decoder.lm_dir.resolve(), options, llm, calibrator)
         found, about_llm = decode_on_cluster(
             settings.ray,
             files,

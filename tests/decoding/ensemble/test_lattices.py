@@ -1,12 +1,13 @@
-"""Lattices of runs, against all their sentences by enumeration."""
+"""Lattices of runs, against all their sentences."""
 
 import functools
 import json
 
 import numpy as np
 import pytest
-from engine_cases import WIDE, Grams, enumerated, random_frames
+from engine_cases import WIDE, Grams, random_frames
 from scipy.special import log_softmax, logsumexp
+from search_oracle import all_scores
 
 from cortext.cli import run
 from cortext.decoding import Decoder, DecoderOptions
@@ -72,7 +73,7 @@ def runs(tmp_path_factory):
 def all_sentences(path, number):
     """Every sentence that a run's frames can say, with its probability."""
     frames_PV = np.load(path / "logits" / f"{number:05d}.npy").astype(np.float64)
-    scores = enumerated(ENTRIES, GRAMS, log_softmax(frames_PV, axis=1), DecoderOptions.of(SEARCH))
+    scores = all_scores(ENTRIES, GRAMS, log_softmax(frames_PV, axis=1), DecoderOptions.of(SEARCH))
     total = logsumexp(list(scores.values()))
     return {tuple(text.split()): float(np.exp(score - total)) for text, score in scores.items()}
 

@@ -110,7 +110,6 @@ def test_the_table_shows_what_is_held_out_beside_what_was_tuned_on_and_the_file_
         (["--held-out", "1.5"], ["held_out is 1.5", "less than 1"]),
         (["--try", "no.yaml"], ["no.yaml: cannot read"]),
         (["--time-weight", "-1"], ["--time-weight"]),
-        (["--engine", "nativ"], ["unknown engine 'nativ'", "did you mean 'native'"]),
         (["--lm", "nowhere"], ["nowhere"]),
         (["--context", "at home"], ["--context is given without --llm"]),
         (["--time-weight", "inf"], ["time_weight is inf", "finite"]),

@@ -1,4 +1,4 @@
-"""Our own search, native and reference, as the benchmark sees it."""
+"""Our own search, as the benchmark sees it."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ LATTICE_BEAM = 12.0
 
 
 class Native:
-    """The native engine."""
+    """The compiled search."""
 
-    engine = "native"
     package = "cortext"
     note = ""
     one_of = 1
@@ -52,7 +51,7 @@ class Native:
     )  # fmt: skip
 
     def __init__(self, paths: Paths) -> None:
-        self._decoder = Decoder.from_dir(paths.lm, {"nbest": NBEST}, engine=self.engine)
+        self._decoder = Decoder.from_dir(paths.lm, {"nbest": NBEST})
 
     def configure(self, settings: Settings) -> None:
         """Use other settings from now on."""
@@ -72,10 +71,3 @@ class Native:
     def decoder(self) -> Decoder:
         """The decoder with the present settings."""
         return self._decoder
-
-
-class Reference(Native):
-    """The slow oracle; for tests, and to see what speed costs."""
-
-    engine = "reference"
-    note = "the slow oracle"

@@ -98,7 +98,6 @@ def distinct(texts: Sequence[str]) -> list[str]:
 
 SEARCHERS = {
     "cortext": "ours:Native",
-    "reference": "ours:Reference",
     "flashlight": "flashlight:Flashlight",
     "kaldi": "kaldi:KaldiBest",
     "kaldi-lattice": "kaldi:KaldiLattice",

@@ -365,7 +365,6 @@ def describe(
         "sample": search.sample,
         "prune": search.prune,
         "options": to_mapping(decoder.options),
-        "engine": decoder.engine,
         "language_model": file_checksums(decoder.lm),
         "llm": llm,
         **parts,

@@ -1,4 +1,4 @@
-"""Every option of the search against the reference and the enumeration of all token paths.
+"""Every option of the search against the oracle.
 
 The options come from the fields of `DecoderOptions`: an option that only the compiled search reads
 cannot pass.
@@ -12,15 +12,16 @@ import numpy as np
 import pytest
 from engine_cases import (
     COLUMNS,
+    SENTENCES,
     TEXTS,
     UNLIMITED,
     Grams,
-    enumerated,
     posteriors,
     random_frames,
-    reference,
+    sentence_entries,
 )
 from generated_options import CHANGE_NO_SCORE, SCORING, values_of
+from search_oracle import Oracle, all_scores, check_hypothesis
 
 from cortext.decoding import Decoder, DecoderOptions
 from cortext.text.inventory import RELEASE
@@ -45,8 +46,8 @@ def decoder(lm_of):
     return Decoder.from_dir(lm_of(ENTRIES, GRAMS), BASE)
 
 
-def scores_by_enumeration(options):
-    return [enumerated(ENTRIES, GRAMS, log_probs_PV, options) for log_probs_PV in FRAMES]
+def scores_by_the_oracle(options):
+    return [all_scores(ENTRIES, GRAMS, log_probs_PV, options) for log_probs_PV in FRAMES]
 
 
 def test_every_option_changes_scores_or_is_declared_not_to():
@@ -60,21 +61,19 @@ def test_every_option_changes_scores_or_is_declared_not_to():
 def test_the_oracle_knows_every_option_that_changes_scores(name):
     """Otherwise the comparison below could not fail."""
     (option,) = (each for each in SCORING if each.name == name)
-    plain = scores_by_enumeration(BASE)
+    plain = scores_by_the_oracle(BASE)
     assert any(
-        scores_by_enumeration(BASE.changed({name: value})) != plain for value in values_of(option)
+        scores_by_the_oracle(BASE.changed({name: value})) != plain for value in values_of(option)
     )
 
 
 @pytest.mark.parametrize(("name", "value"), CASES)
-def test_the_search_scores_all_sentences_as_the_oracles_do(decoder, name, value):
+def test_the_search_scores_all_sentences_as_the_oracle_does(decoder, name, value):
     options = BASE.changed({name: value})
     changed = decoder.with_options(**{name: value})
-    for log_probs_PV, expected in zip(FRAMES, scores_by_enumeration(options), strict=True):
+    for log_probs_PV, expected in zip(FRAMES, scores_by_the_oracle(options), strict=True):
         nbest = changed.decode(log_probs_PV, RELEASE)
         assert {each.text: each.score for each in nbest} == pytest.approx(expected, abs=1e-4)
-        by_reference = reference(decoder.lm_dir, GRAMS, log_probs_PV, options)
-        assert {each.text: each.score for each in by_reference} == pytest.approx(expected, abs=1e-4)
         for text in nbest.texts[:3]:
             alone = changed.score(log_probs_PV, RELEASE, text)
             assert alone.score == pytest.approx(expected[text], abs=1e-4)
@@ -82,22 +81,19 @@ def test_the_search_scores_all_sentences_as_the_oracles_do(decoder, name, value)
 
 @pytest.fixture(scope="module")
 def of_sentences(sentence_lm):
-    """A decoder of sentences and the reference beside it, with a list to compare."""
+    """A decoder of sentences, with a list to compare."""
     options = BASE.changed(dict(beam=14.0, max_active=200, lattice_beam=8.0, nbest=4))
-    return (
-        Decoder.from_dir(sentence_lm, options),
-        Decoder.from_dir(sentence_lm, options, engine="reference"),
-    )
+    return Decoder.from_dir(sentence_lm, options)
 
 
 @pytest.mark.parametrize(("name", "value"), CASES)
-def test_the_search_scores_long_sentences_as_the_reference_does(of_sentences, name, value):
-    found, reference = (each.with_options(**{name: value}) for each in of_sentences)
+def test_the_search_scores_long_sentences_as_the_oracle_does(of_sentences, name, value):
+    decoder = of_sentences.with_options(**{name: value})
     log_probs_PV = posteriors(TEXTS[5], 2.0)
-    nbest = found.decode(log_probs_PV, RELEASE)
-    for hypothesis in nbest:
-        expected = reference.score(log_probs_PV, RELEASE, hypothesis.text)
-        assert parts(hypothesis) == pytest.approx(parts(expected), abs=1e-4)
+    oracle = Oracle(sentence_entries(), SENTENCES, decoder.options)
+    for hypothesis in decoder.decode(log_probs_PV, RELEASE):
+        (expected,) = oracle.sentences(log_probs_PV, given=hypothesis.text.split()).values()
+        check_hypothesis(hypothesis, expected)
 
 
 @pytest.mark.parametrize("name", CHANGE_NO_SCORE)
