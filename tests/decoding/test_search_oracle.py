@@ -157,12 +157,12 @@ def test_a_frame_that_is_passed_over_keeps_equal_phonemes_apart():
 
 
 def test_scores_of_words_are_those_of_the_ngram():
-    grams = GRAMS[1]
-    scored = said([A, ("zed", "B", 1.0)], spoken("AA SIL B"), grams, unk_score=-3.0, word_score=0.5)
-    plain = said([A, ("zed", "B", 1.0)], spoken("AA SIL B"))
+    grams, entries, log_probs_PV = GRAMS[1], [A, ("zed", "B", 1.0)], spoken("AA SIL B")
+    scored = said(entries, log_probs_PV, grams, unk_score=-3.0, word_score=0.5, lm_weight=0.6)
     expected = grams.sentence(["a", "zed"]) - 3.0
     assert scored["a zed"].lm_score == pytest.approx(expected)
-    assert scored["a zed"].score == pytest.approx(plain["a zed"].score + expected + 2 * 0.5)
+    plain = said(entries, log_probs_PV)["a zed"].score
+    assert scored["a zed"].score == pytest.approx(plain + 0.6 * expected + 2 * 0.5)
 
 
 def heard(frames, entries=(A, B, C, D), **options):
@@ -328,3 +328,12 @@ def test_an_unfinished_word_is_dropped():
     oracle = Oracle([A, ("b", "B AA B", 1.0)], GRAMS[0], options, TOY)
     found = oracle.search(spoken("AA SIL B AA"))
     assert [each.text for each in found] == ["a"]
+
+
+def test_an_unfinished_word_is_judged_by_what_it_can_become():
+    """One hypothesis may live; the first frame slightly prefers `d`, the n-gram by far `c`."""
+    words = {("c",): -1.0, ("d",): -7.0, ("<unk>",): -9.0, ("<s>",): -99.0, ("</s>",): -1.0}
+    options = DecoderOptions.of(NEUTRAL | dict(max_active=1, min_active=1))
+    log_probs_PV = np.log([[0.04, 0.45, 0.5, 0.01], [0.05, 0.04, 0.9, 0.01]])
+    found = Oracle([C, D], Grams(1, words, {}), options, TOY).search(log_probs_PV)
+    assert [each.text for each in found] == ["c"]
