@@ -16,14 +16,6 @@ ROOT = Path(__file__).resolve().parents[1]
 SITE = os.environ.get("CORTEXT_SITE")
 pytestmark = [pytest.mark.site, pytest.mark.skipif(not SITE, reason="run `make docs`")]
 
-OLD_PAGES = """
-adapt adversarial api architecture brand bring-your-own-data checkpoints cloud decode demo ensemble
-finetune-llm from-public-data fusion install language-models latency live llm llm-compared migrating
-neural-lm page published python redis research resuming search search-compared security sentences
-simulator speech_llm speech_llm_memory speech_llm_speed tensorflow text-preparation torch-xla tpu
-tpu-compile training training-speed troubleshooting tune-decoder tuning use
-""".split()
-"""Names of the pages before the site had sections."""
 HELPFUL = {
     "kaggle": {"start/from-public-data"},
     "submission": {"start/from-public-data"},
@@ -99,31 +91,14 @@ def html(name: str) -> str:
     return (Path(SITE) / name / "index.html").read_text()
 
 
-def is_redirect(text: str) -> bool:
-    return 'http-equiv="refresh"' in text
-
-
 PAGES = sorted(
     str(file.parent.relative_to(SITE)).removeprefix(".")
     for file in (Path(SITE).rglob("index.html") if SITE else ())
-    if not is_redirect(file.read_text())
 )
 
 
 def written(section: str) -> list[str]:
     return [name for name in PAGES if name.partition("/")[0] == section]
-
-
-def test_every_old_address_leads_to_a_page():
-    assert len(OLD_PAGES) == 47
-    for name in OLD_PAGES:
-        text = html(name)
-        if not is_redirect(text):
-            assert name in PAGES
-            continue
-        (target,) = re.findall(r'content="0; *url=([^"]+)"', text)
-        target = target.partition("#")[0]
-        assert (Path(SITE) / name / target / "index.html").resolve().is_file(), (name, target)
 
 
 def test_every_page_is_in_the_navigation():

@@ -10,7 +10,6 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from mkdocs.plugins import event_priority
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.nav import Navigation
 
@@ -36,9 +35,8 @@ def on_config(config: Any, **_: Any) -> Any:
     return config
 
 
-@event_priority(100)
 def on_files(files: Files, config: Any, **_: Any) -> Files:
-    """Add the generated pages, before the redirects look for them."""
+    """Add the generated pages."""
     pages = commands.pages() | python.pages() | {configuration.PAGE: configuration.page()}
     for address, text in pages.items():
         files.append(File.generated(config, address, content=text))
