@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from abandoned import abandoned
 
 from cortext import files, renames, temporaries
 from cortext.errors import DataError
@@ -137,7 +138,15 @@ def test_what_this_process_writes_stays(tmp_path: Path) -> None:
 
 
 def test_what_is_named_otherwise_is_nobodys_to_remove(tmp_path: Path) -> None:
-    kept = [".file.tmp", ".file.notes.tmp", "file.123.tmp", ".file.0123-4567.tmp", ".file.12.tmp"]
+    token = "00000000-0123456789abcdef"
+    kept = [
+        ".file.tmp",
+        ".file.notes.tmp",
+        ".file.0123-4567.tmp",
+        ".file.12.tmp",
+        ".file.12.tmp.old",
+    ]
+    kept.append(f"file.{token}.tmp")
     for name in kept:
         (tmp_path / name).write_text("mine")
     with atomic_stream(tmp_path / "file") as file:
@@ -145,14 +154,14 @@ def test_what_is_named_otherwise_is_nobodys_to_remove(tmp_path: Path) -> None:
     assert names(tmp_path) == sorted([*kept, "file"])
 
 
-def test_a_folder_of_our_own_is_cleared_of_earlier_versions_files_too(tmp_path: Path) -> None:
-    for name in (".a.12.tmp", ".b.json.34.tmp", "c.tmp", ".hidden"):
+def test_a_folder_is_cleared_of_what_killed_processes_wrote(tmp_path: Path) -> None:
+    for name in ("c.tmp", ".hidden"):
         (tmp_path / name).touch()
-    (tmp_path / ".packed.56.tmp").mkdir()
-    (tmp_path / ".packed.56.tmp" / "half").touch()
+    one, other = (abandoned(tmp_path / name) for name in ("a", "b.json"))
+    abandoned(tmp_path / "packed", directory=True)
     clear(tmp_path, "b.json")
-    assert ".a.12.tmp" in names(tmp_path)
-    assert ".b.json.34.tmp" not in names(tmp_path)
+    assert one.exists()
+    assert not other.exists()
     clear(tmp_path)
     assert names(tmp_path) == [".hidden", "c.tmp"]
     clear(tmp_path / "absent")
@@ -289,7 +298,7 @@ def test_where_a_disk_is_mounted_is_refused_before_the_work() -> None:
 
 
 def test_a_directory_gets_its_name_back(tmp_path: Path) -> None:
-    old = tmp_path / ".out.1234.tmp.old"  # as earlier versions left it, too
+    old = tmp_path / ".out.00000000-0123456789abcdef.tmp.old"
     old.mkdir()
     (old / "file").write_text("old")
     restore(tmp_path / "out")

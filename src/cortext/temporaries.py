@@ -29,9 +29,8 @@ from cortext.renames import rename_new
 OLD = ".old"
 """Added to the name of a temporary directory: the older directory that it replaces."""
 _NAME = re.compile(
-    r"\.(?P<stem>.+)\.(?P<token>[0-9]+|[0-9a-f]{8}-[0-9a-f]{16})\.tmp(?P<old>\.old)?", re.DOTALL
+    r"\.(?P<stem>.+)\.(?P<machine>[0-9a-f]{8})-[0-9a-f]{16}\.tmp(?P<old>\.old)?", re.DOTALL
 )
-"""Earlier versions named the process only."""
 _MOST_NAME_BYTES = 200
 _STREAM = re.compile(
     r"/dev/(?:(?P<name>stdout|stderr|null|tty)|fd/(?P<fd>[0-9]+))|/proc/self/fd/(?P<proc>[0-9]+)"
@@ -107,7 +106,7 @@ def new_temporary(path: Path, *, directory: bool = False) -> Temporary:
     except FileExistsError as error:  # a file has the name of the parent
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path)) from error
     with suppress(OSError):
-        clear(path.parent, path.name, earlier=False)
+        clear(path.parent, path.name)
     for _ in range(_TRIES):
         name = f".{_stem(path.name)}.{_machine()}-{secrets.token_hex(8)}.tmp"
         # A process that clears may remove it, or lock it to remove it, before it is locked here.
@@ -168,7 +167,7 @@ def try_lock(descriptor: int) -> bool | None:
         return None
 
 
-def clear(folder: Path, name: str | None = None, *, earlier: bool = True) -> None:
+def clear(folder: Path, name: str | None = None) -> None:
     """Remove the files and directories in `folder` that killed processes were writing.
 
     A directory that a kill left without its name, as it was being replaced, gets it back.
@@ -176,7 +175,6 @@ def clear(folder: Path, name: str | None = None, *, earlier: bool = True) -> Non
     Args:
         folder: Directory, which need not exist.
         name: Only files and directories that were to get this name.
-        earlier: Also those of earlier versions, whose names are less certain to be ours.
 
     Raises:
         OSError: Something cannot be removed.
@@ -186,19 +184,18 @@ def clear(folder: Path, name: str | None = None, *, earlier: bool = True) -> Non
         for match in found:
             if name is None or match["stem"] == _stem(name):
                 with suppress(FileNotFoundError, PermissionError):
-                    _clear_one(folder, name or match["stem"], match, earlier)
+                    _clear_one(folder, name or match["stem"], match)
 
 
 def restore(path: Path) -> None:
     """Give a directory its name back that a kill left without it, as it was being replaced."""
     with suppress(OSError):
         if path.name and not os.path.lexists(path):
-            clear(path.parent, path.name, earlier=False)
+            clear(path.parent, path.name)
 
 
-def _clear_one(folder: Path, name: str, match: re.Match[str], earlier: bool) -> None:
+def _clear_one(folder: Path, name: str, match: re.Match[str]) -> None:
     path, target = folder / match.string, folder / name
-    machine, _, is_ours = match["token"].partition("-")
     with _unlocked(path) as unlocked:
         if not unlocked:
             return
@@ -206,12 +203,10 @@ def _clear_one(folder: Path, name: str, match: re.Match[str], earlier: bool) -> 
             with suppress(FileExistsError):
                 rename_new(path, target)
             return
-        if not (is_ours or earlier):
-            return
         # Of a network file system, the folder has the server's time: this clock may be ahead.
         now_s = min(time.time(), folder.stat().st_mtime)
         oldest_s = now_s - _FOREIGN_DAYS * 86400
-        if not is_ours or machine == _machine() or _changed_s(path) < oldest_s:
+        if match["machine"] == _machine() or _changed_s(path) < oldest_s:
             _remove(path)
 
 

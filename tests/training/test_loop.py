@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from abandoned import abandoned
 from safetensors.torch import load_file
 from tensorboardX.proto.event_pb2 import Event
 
@@ -201,12 +202,8 @@ def test_a_run_killed_before_its_summary_gets_one_on_resuming(config, packed, fi
 
 def test_what_a_killed_process_was_writing_is_removed(short, packed, tmp_path, monkeypatch):
     run = stopped_run(short, packed, tmp_path / "run", monkeypatch)
-    (run / ".packed.123.tmp").mkdir()
-    for half in (
-        run / ".packed.123.tmp" / "train.f16",
-        run / "train_state" / ".state.safetensors.123.tmp",
-    ):
-        half.write_bytes(b"half")
+    abandoned(run / "packed", directory=True)
+    abandoned(run / "train_state" / "state.safetensors")
     train(short, packed, run, resume=True, progress=False)
     assert not list(run.rglob("*.tmp"))
 

@@ -15,6 +15,7 @@ from datetime import UTC, datetime, timedelta, timezone
 import numpy as np
 import pytest
 import torch
+from abandoned import abandoned
 
 from cortext.cli import run as cortext
 from cortext.data import open_dataset, read_trials, write_session
@@ -305,8 +306,7 @@ def test_a_label_that_a_killed_process_was_changing_is_changed_by_the_next(tmp_p
             patch.setattr(kept_recordings, "write_session", killed)
             with pytest.raises(Killed):
                 log.correct(0, "I saw you")
-    half = tmp_path / "recordings" / DAY / ".data_train.hdf5.1234.tmp"
-    half.touch()
+    half = abandoned(tmp_path / "recordings" / DAY / "data_train.hdf5")
     assert recorded(tmp_path)[0].sentence == "i see you"
     UsageLog(tmp_path).close()
     assert recorded(tmp_path)[0].sentence == "i saw you"

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from abandoned import abandoned
 
 from cortext.data import open_dataset
 from cortext.errors import DataError, Interrupted, LanguageModelError, RunError, TextError
@@ -245,8 +246,8 @@ def test_what_a_kill_while_writing_leaves_is_cleared(out: Path) -> None:
     build(out, Ears(), SENTENCES[:2])
     folder = out.with_name(f"{out.name}.parts")
     folder.mkdir()
-    (folder / ".part-000001.safetensors.99.tmp").write_bytes(b"half a")
-    out.with_name(f".{out.name}.99.tmp").write_bytes(b"half a")
+    abandoned(folder / "part-000001.safetensors")
+    abandoned(out)
     # Merged, and not yet removed.
     (folder / "part-000003.safetensors").write_bytes(out.read_bytes())
     changed = out.stat().st_mtime_ns
