@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cortext import cores, renamed
+from cortext import cores
 from cortext.extras import lazily
 
 __version__ = "0.1.0"  # and in pyproject.toml; a test compares them
@@ -59,7 +59,6 @@ __getattr__ = lazily(__name__, _HOMES)
 
 
 cores.prepare_threads()
-renamed.install()
 
 
 def __dir__() -> list[str]:

@@ -75,11 +75,9 @@ def command(wheel, tmp_path, monkeypatch):
     ]
 
 
-def test_a_launch_still_knows_its_logs_by_their_old_name():
-    job = Launch(Path("task.yaml"), "", "one", spot=False)
-    assert job.logs == "sky logs one"
-    with pytest.warns(DeprecationWarning, match=r"Launch\.watch is now Launch\.logs"):
-        assert job.watch == job.logs
+def test_a_launch_names_the_command_that_shows_its_logs():
+    assert Launch(Path("task.yaml"), "", "one", spot=False).logs == "sky logs one"
+    assert Launch(Path("task.yaml"), "", "one", spot=True).logs == "sky jobs logs -n one"
 
 
 def test_launch_is_a_function_of_the_package():

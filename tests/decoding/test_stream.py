@@ -1,7 +1,5 @@
 """The decoder as people use it: at once, in batches, as a stream, and with what it must refuse."""
 
-import importlib
-
 import numpy as np
 import pytest
 from engine_cases import NEUTRAL, Grams
@@ -9,8 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from search_oracle import Oracle, check_hypothesis
 
-import cortext.decoding
-from cortext.decoding import Decoder, DecoderOptions, DecoderStream
+from cortext.decoding import Decoder, DecoderOptions
 from cortext.decoding.ngram import LanguageModel
 from cortext.errors import DecodingError, LanguageModelError, TextError
 from cortext.text.inventory import LM, RELEASE
@@ -242,14 +239,3 @@ def test_the_best_sentence_does_not_hang_on_silence_noise_or_length(decoder):
     uniform_PV = np.full((100, 41), -np.log(41), dtype=np.float32)
     assert np.isfinite(decoder.decode(uniform_PV, RELEASE)[0].score)
     assert decoder.decode(uniform_PV[:1], RELEASE)[0].text == ""
-
-
-def test_old_names_are_known_and_say_the_new_one(sentence_lm):
-    decoder = Decoder.from_dir(sentence_lm)
-    with pytest.warns(DeprecationWarning, match=r"Decoder\.session is now Decoder\.stream"):
-        stream = decoder.session("release", hotwords={"go": 1.0})
-    assert isinstance(stream, DecoderStream)
-    with pytest.warns(DeprecationWarning, match=r"cortext\.decoding\.DecoderStream"):
-        assert cortext.decoding.Session is DecoderStream
-    with pytest.warns(DeprecationWarning, match=r"cortext\.decoding\.(decoder|stream)"):
-        assert importlib.import_module("cortext.decoding.session").Session is DecoderStream

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shlex
-import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -113,12 +112,6 @@ class Launch:
     def logs(self) -> str:
         """SkyPilot's command that shows the output of the run."""
         return f"sky jobs logs -n {self.name}" if self.spot else f"sky logs {self.name}"
-
-    @property
-    def watch(self) -> str:
-        """Former name of `logs`."""
-        warnings.warn("Launch.watch is now Launch.logs", DeprecationWarning, stacklevel=2)
-        return self.logs
 
     @property
     def stop(self) -> str:

@@ -5,7 +5,6 @@ from cortext.decoding.log_probs import greedy
 from cortext.decoding.nbest import Hypothesis, NBest, Partial, Word
 from cortext.decoding.options import DecoderOptions
 from cortext.decoding.stream import DecoderStream
-from cortext.renamed import renamed
 
 __all__ = [
     "Decoder",
@@ -17,5 +16,3 @@ __all__ = [
     "Word",
     "greedy",
 ]
-
-__getattr__ = renamed(__name__, {"Session": "DecoderStream"})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -33,7 +32,6 @@ from cortext.decoding.words import WordChanges, Words
 from cortext.describe import Described
 from cortext.errors import DecodingError, wrong_type
 from cortext.processes import Progress
-from cortext.renamed import renamed
 from cortext.text.inventory import Inventory, get_inventory
 from cortext.text.language import Language
 
@@ -392,12 +390,6 @@ class Decoder(Described):
         search = self._engine.start(self.options, inventory, changes, hook, every_frames)
         return DecoderStream(search, self.options, inventory)
 
-    def session(self, inventory: Inventory | str, **arguments: Any) -> DecoderStream:
-        """Return `stream(inventory, **arguments)`: the old name, which goes away."""
-        message = "Decoder.session is now Decoder.stream; the old name goes away"
-        warnings.warn(f"{message} with the next release", DeprecationWarning, stacklevel=2)
-        return self.stream(inventory, **arguments)
-
     def score(self, log_probs_PV: np.ndarray, inventory: Inventory | str, text: str) -> Hypothesis:
         """Return the exact scores and word times of a given sentence, whether or not it is found.
 
@@ -453,6 +445,3 @@ def part_of(progress: Progress | None, part: int, parts: int) -> Progress | None
         return None
     report = progress
     return lambda done, total: report(part * total + done, parts * total)
-
-
-__getattr__ = renamed(__name__, {"Session": "cortext.decoding.stream:DecoderStream"})

@@ -10,7 +10,6 @@ from typing import Literal
 import numpy as np
 
 from cortext.features.smooth import gaussian_kernel
-from cortext.renamed import renamed
 
 
 class StreamSmoother:
@@ -63,6 +62,3 @@ class StreamSmoother:
             np.multiply(x_TC[lag : lag + n_out], tap, out=product_TC)
             sum_TC += product_TC
         return sum_TC
-
-
-__getattr__ = renamed(__name__, {"RollingZScore": "cortext.data.scaling:RollingZScore"})

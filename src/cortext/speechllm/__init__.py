@@ -12,7 +12,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cortext.extras import lazily
-from cortext.renamed import renamed
 
 if TYPE_CHECKING:
     from cortext.speechllm.config import SpeechLLMConfig, read_speech_config
@@ -36,7 +35,7 @@ __all__ = [
     "train_speech_llm",
 ]
 # The processes that speak import this package, too, and need no torch.
-_load = lazily(
+__getattr__ = lazily(
     __name__,
     {
         "SpeechLLM": ".model",
@@ -51,4 +50,3 @@ _load = lazily(
         "train_speech_llm": ".stages",
     },
 )
-__getattr__ = renamed(__name__, {"SpeechTrainer": "speech_trainer"}, _load)

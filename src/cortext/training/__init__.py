@@ -1,6 +1,5 @@
 """Training of acoustic models."""
 
-from cortext.renamed import renamed
 from cortext.training.adapt import AdaptSummary, adapt
 from cortext.training.adversarial import AdversarialConfig
 from cortext.training.backend import DeviceSpec
@@ -34,5 +33,3 @@ __all__ = [
     "register_task",
     "train",
 ]
-
-__getattr__ = renamed(__name__, {"Place": "DeviceSpec"})

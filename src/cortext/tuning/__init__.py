@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cortext.extras import lazily
-from cortext.renamed import renamed
 
 if TYPE_CHECKING:
     from cortext.tuning.comparison import Study
@@ -29,7 +28,7 @@ __all__ = [
     "tune_training",
 ]
 # Training needs torch; the processes that try decoder options do without it.
-_load = lazily(
+__getattr__ = lazily(
     __name__,
     {
         "Choice": ".space",
@@ -44,4 +43,3 @@ _load = lazily(
         "tune_training": ".training",
     },
 )
-__getattr__ = renamed(__name__, {"Trial": "TuningTrial"}, _load)

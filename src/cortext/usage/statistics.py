@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from cortext.errors import DataError
-from cortext.renamed import renamed
 from cortext.text.metrics import ErrorRate, error_rate
 from cortext.usage.log import read_log
 from cortext.usage.log_entries import RATINGS, LoggedUtterance
@@ -226,6 +225,3 @@ def _wer(entries: Sequence[LoggedUtterance], n_boot: int) -> ErrorRate:
     labels = [entry.language.normalize(entry.label or "").split() for entry in entries]
     texts = [entry.language.normalize(entry.text).split() for entry in entries]
     return error_rate(labels, texts, "phoneme", n_boot=n_boot)
-
-
-__getattr__ = renamed(__name__, {"Tally": "UseStatistics"})

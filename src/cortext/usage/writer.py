@@ -39,7 +39,6 @@ from cortext.data.conventions import RELEASE_CONVENTIONS, Conventions
 from cortext.data.trial import Session
 from cortext.errors import LiveError
 from cortext.files import lock
-from cortext.renamed import renamed
 from cortext.renames import sync
 from cortext.text.inventory import RELEASE
 from cortext.text.language import EN, Language
@@ -456,6 +455,3 @@ class UsageLog:
         """Second of the log's first entry."""
         assert self._log.began is not None, "nothing was logged yet"
         return self._log.began
-
-
-__getattr__ = renamed(__name__, {"SessionLog": "UsageLog", "Utterance": "UtteranceRecord"})

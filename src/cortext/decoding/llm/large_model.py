@@ -21,7 +21,6 @@ from cortext.decoding.llm.scoring import TextScore, score_texts
 from cortext.decoding.nbest import Hypothesis, NBest
 from cortext.decoding.options import DecoderOptions
 from cortext.errors import DecodingError, LanguageModelError, first_line
-from cortext.renamed import renamed
 from cortext.text.language import EN, Language
 
 LISTS_AT_ONCE = 16
@@ -288,6 +287,3 @@ def _without(nbest: NBest, options: DecoderOptions, degraded: str | None) -> NBe
     scored = [replace(found, llm_score=None, confidence=None) for found in nbest]
     scored = [replace(found, score=_score(found, plain)) for found in scored]
     return NBest(sorted(scored, key=lambda found: -found.score), degraded)
-
-
-__getattr__ = renamed(__name__, {"LanguageReader": "LLM"})
