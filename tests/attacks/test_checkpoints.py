@@ -673,19 +673,6 @@ def _search(made: Path, out: Path) -> list[str | Path]:
     return ["tune", "training", *places, "--grid", "lr_max=0.001", "--jobs", "1"]
 
 
-def earlier(**changes: Any) -> Callable[[Path], None]:
-    """A search of an earlier version, which kept its trials in `study.json`."""
-
-    def change(path: Path) -> None:
-        path.with_name("study.journal").unlink()
-        found = json.loads(path.read_text())
-        trial = {"number": 1, "name": "0001-x", "settings": {"lr_max": 0.001}, "state": "finished"}
-        trial |= {"metrics": {"val_per": 0.5}, "reason": None}
-        path.write_text(json.dumps(found | {"format_version": 1, "trials": [trial | changes]}))
-
-    return change
-
-
 def journal(**changes: Any) -> Callable[[Path], None]:
     """Other facts of the trial in Optuna's journal."""
 
@@ -712,9 +699,7 @@ STUDIES = [
         lambda path: path.write_text('{"format_version": ' + "1" * 5000 + "}"),
         "64 bits",
     ),
-    ("an earlier trial's number is a path", earlier(number="../../../x"), "no number of a trial"),
-    ("an earlier trial of another number", earlier(number=7), "not numbered from 1"),
-    ("earlier metrics that are texts", earlier(metrics={"val_per": "x"}), "val_per of trial 1 is"),
+    ("a trial without a number", journal(number=None), "no number of a trial"),
     ("a trial's number is a path", journal(number="../../../x"), "no number of a trial"),
     ("a trial of another number", journal(number=7), "not numbered from 1"),
     ("metrics that are texts", journal(metrics={"val_per": "x"}), "val_per of trial 1 is 'x'"),

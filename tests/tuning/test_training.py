@@ -1,7 +1,6 @@
 """Searches from beginning to end, on recordings of a few seconds."""
 
 import csv
-import json
 import signal
 
 import pytest
@@ -286,36 +285,6 @@ def test_a_trial_whose_summary_was_written_before_the_kill_is_not_trained_again(
     monkeypatch.setattr(training, "_train", None)
     trial = tune(search).trials[1]
     assert trial.metrics | {"seconds": 0} == expected | {"seconds": 0}
-
-
-def test_a_search_of_an_earlier_version_is_read_and_goes_on(tune, pretended, tmp_path):
-    """It kept its trials in study.json."""
-    search = grid("lr_max=0.1,0.2,0.3")
-    tune(search)
-    pretended.clear()
-    (tmp_path / "search" / "study.journal").unlink()
-    file = tmp_path / "search" / "study.json"
-    content = json.loads(file.read_text()) | {"format_version": 1, "trials": []}
-    metrics = {"val_per": 0.25, "val_loss": 2.0, "seconds": 3.0, "best_step": 1, "steps": 1}
-    for number, (state, reason) in enumerate(
-        [("finished", None), ("failed", "no memory"), ("unfinished", None)], 1
-    ):
-        rate = 0.1 * number
-        trial = {"number": number, "name": f"000{number}-lr_max={rate:g}", "state": state}
-        trial |= {"settings": {"lr_max": [0.1, 0.2, 0.3][number - 1]}, "reason": reason}
-        content["trials"].append(trial | {"metrics": metrics if state == "finished" else {}})
-    file.write_text(json.dumps(content))
-    study = tune(search)
-    assert [job.number for job in pretended] == [3]
-    assert [one.state for one in study.trials] == ["finished", "failed", "finished"]
-    assert (study.trials[0].metrics, study.trials[1].reason) == (metrics, "no memory")
-    assert tune(search, retry_failed=True).count("finished") == 3
-    assert [job.number for job in pretended] == [3, 2]
-    content["trials"] = [3]
-    (tmp_path / "search" / "study.journal").unlink()
-    file.write_text(json.dumps(content))
-    with pytest.raises(RunError, match=r"study.json: the search cannot be read: "):
-        tune(search)
 
 
 def test_jobs_share_devices_and_cores(tune, monkeypatch):

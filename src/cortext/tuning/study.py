@@ -34,8 +34,7 @@ from cortext.tuning.search import (
     suggest,
 )
 
-FORMAT_VERSION = 2
-"""Version of the format. Version 1 kept trials of trainings in `study.json`, others in SQLite."""
+FORMAT_VERSION = 1
 JOURNAL = "study.journal"
 """Name of Optuna's journal. SQLite's locks often fail in shared folders. A trial costs 10 ms."""
 STUDY = "decoder"
@@ -61,9 +60,7 @@ def make_directory(out: Path) -> None:
         raise RunError(f"cannot be written: {error.strerror}", where=out, fix=ANOTHER) from None
 
 
-def begin_study(
-    out: Path, description: Mapping[str, Any], is_ours: Callable[[str], bool]
-) -> dict[str, Any]:
+def begin_study(out: Path, description: Mapping[str, Any], is_ours: Callable[[str], bool]) -> None:
     """Write `study.json`, or check that the one there describes the same search.
 
     Args:
@@ -71,9 +68,6 @@ def begin_study(
         description: Identity of the search: two searches with the same one are the same.
         is_ours: Returns True for the name of a file that a search writes; hidden files are not
             checked.
-
-    Returns:
-        The content of the file.
 
     Raises:
         RunError: Where another search, or something else, is there.
@@ -88,16 +82,15 @@ def begin_study(
                 )
         content: dict[str, Any] = {"format_version": FORMAT_VERSION, "description": description}
         atomic_write(file, f"{json_text(content, indent=1)}\n".encode())
-        return content
+        return
     try:
         content = read_json(file)
-        if content["format_version"] not in (1, FORMAT_VERSION):
+        if content["format_version"] != FORMAT_VERSION:
             raise ValueError(f"its version is {content['format_version']}, not {FORMAT_VERSION}")
         before = dict(content["description"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise RunError(f"the search cannot be read: {error}", where=file, fix=ANOTHER) from None
     refuse_another(out, before, description)
-    return content
 
 
 def refuse_another(out: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
@@ -156,7 +149,6 @@ class TrialStore:
         self.total = search.total
         self.file = out / JOURNAL
         with self._exclusive():
-            self._import_sqlite(out / "study.db")
             self._study = self._open(self.file)
 
     def trials(self) -> list[TuningTrial]:
@@ -222,12 +214,6 @@ class TrialStore:
         """Return a value that `remember` has stored, or None."""
         return self._study.user_attrs.get(key)
 
-    def restore(self, trials: Sequence[TuningTrial]) -> None:
-        """Add the trials of an earlier version that are not in the file yet."""
-        with self._exclusive():
-            for trial in trials[len(self._attempts()) :]:  # the rest, after a kill
-                self._add(trial)
-
     def close(self) -> None:
         """Release the unfinished trials of this process to other processes."""
         for number in list(self._held):
@@ -245,20 +231,6 @@ class TrialStore:
             direction="minimize",
             load_if_exists=True,
         )
-
-    def _import_sqlite(self, database: Path) -> None:
-        """Copy the study of an earlier version from SQLite."""
-        if self.file.exists() or not database.is_file():
-            return
-        new = self._locks / JOURNAL
-        new.unlink(missing_ok=True)
-        journal = self._optuna.storages.journal.JournalFileBackend(str(new))
-        self._optuna.copy_study(
-            from_study_name=STUDY,
-            from_storage=f"sqlite:///{database}",
-            to_storage=self._optuna.storages.JournalStorage(journal),
-        )
-        new.replace(self.file)
 
     def _next(self) -> TuningTrial | None:
         """Add the next new trial; it is failed where `as_options` raises an error."""
@@ -311,15 +283,15 @@ class TrialStore:
         """Return Optuna's trials by number; of a repeated one, the last."""
         found = {}
         for attempt in self._study.get_trials(deepcopy=False):
-            found[attempt.user_attrs.get("number", attempt.number)] = attempt
+            found[attempt.user_attrs.get("number")] = attempt
         return found
 
     @staticmethod
     def _trial(attempt: Any) -> TuningTrial:
         facts = attempt.user_attrs
-        return checked(
+        return _checked(
             TuningTrial(
-                facts.get("number", attempt.number),
+                facts.get("number"),
                 STATES[attempt.state.name],
                 facts["settings"],
                 attempt.value,
@@ -355,7 +327,7 @@ class TrialStore:
             raise RunError(f"cannot be used: {what}", where=self.file, fix=fix) from None
 
 
-def checked(trial: TuningTrial) -> TuningTrial:
+def _checked(trial: TuningTrial) -> TuningTrial:
     """Check a trial that was read, and return it; raise RunError for impossible values.
 
     The file may come from somebody else, and a trial's number is part of file names.

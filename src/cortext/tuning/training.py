@@ -22,7 +22,7 @@ from cortext.training.progress import reading_bar
 from cortext.tuning.comparison import METRICS, Study, metric_value, write_picture, write_table
 from cortext.tuning.search import OPEN, Search, TuningTrial, load_optuna
 from cortext.tuning.space import fit_space, label, space_to_json, with_settings
-from cortext.tuning.study import ANOTHER, CORRECT, JOURNAL, TrialStore, begin_study, checked
+from cortext.tuning.study import CORRECT, JOURNAL, TrialStore, begin_study
 from cortext.tuning.workers import InProcess, Outcome, RayTasks, WorkerProcesses, Workers, run_all
 
 Report = Callable[[str], None]
@@ -95,9 +95,8 @@ def tune_training(
             )
             dataset.verify(reading)
         description = _describe(base, search, dataset, lm)
-        content = begin_study(out, description, {"packed", "trials", JOURNAL}.__contains__)
+        begin_study(out, description, {"packed", "trials", JOURNAL}.__contains__)
         with closing(TrialStore(out, search, first=1)) as store:
-            store.restore(_restored(content, base.metric, out))
             if retry_failed:
                 store.retry_failed()
             common = TrainJob(
@@ -305,29 +304,6 @@ def _describe(
         "data": dict(data.checksums),
         "language_model": lm is not None,
     }
-
-
-def _restored(content: Mapping[str, Any], metric: str, out: Path) -> list[TuningTrial]:
-    """Return the trials in a `study.json` of version 1."""
-    found = []
-    try:
-        for one in content.get("trials", ()):
-            trial = TuningTrial(
-                one["number"],
-                "running" if one["state"] == "unfinished" else one["state"],
-                one["settings"],
-                metrics=one["metrics"],
-                reason=one["reason"],
-                options=one["settings"],
-            )
-            if checked(trial).state == "finished":
-                trial = replace(trial, value=metric_value(trial.metrics, metric))
-            found.append(trial)
-    except (KeyError, TypeError, AttributeError) as error:
-        raise RunError(
-            f"the search cannot be read: {error}", where=out / "study.json", fix=ANOTHER
-        ) from None
-    return found
 
 
 def _workers(

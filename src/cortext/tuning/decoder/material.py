@@ -373,4 +373,4 @@ def describe(
 
 def is_search_file(name: str) -> bool:
     """Return True for a file or directory that a search for decoder options writes."""
-    return name in FILES or name.startswith(("eval-", "study.db", "trial-", "read-"))
+    return name in FILES or name.startswith(("eval-", "trial-", "read-"))
