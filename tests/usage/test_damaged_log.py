@@ -62,7 +62,7 @@ def write(folder: Path) -> Path:
 
 
 def without_numbers(folder: Path) -> Path:
-    """Let a log be as versions without numbers in its lines wrote it."""
+    """Let a log be as another program writes it, without numbers in its lines."""
     path = folder / "utterances.jsonl"
     path.write_bytes(re.sub(rb', "entry": \d+, "log": \d+, "crc": \d+}', b"}", path.read_bytes()))
     assert b"crc" not in path.read_bytes()
@@ -289,14 +289,14 @@ def test_readers_pass_over_damaged_entries(log):
 
 @pytest.mark.parametrize("damage", [flip, flip_first_byte, cut, lose_newline, join])
 @pytest.mark.parametrize("number", MEANT)
-def test_a_damaged_utterance_of_an_old_log_is_counted(log, damage: Damage, number):
+def test_a_damaged_utterance_of_a_log_without_numbers_is_counted(log, damage: Damage, number):
     lines = lines_of(without_numbers(log))
     lost = damage(lines, LINES.index(("entry", number)))
     set_lines(log, lines)
     assert read(log) == left(*lost)
 
 
-def test_the_unfinished_line_of_a_killed_process_has_no_number_in_an_old_log(log):
+def test_the_unfinished_line_of_a_killed_process_is_not_counted_in_a_log_without_numbers(log):
     lines = lines_of(without_numbers(log))
     half = lines[0].replace(b'"id": "0"', b'"id": "3"')[:150] + b"\n"  # of the first process
     second = LINES.index(("entry", 4))
@@ -305,7 +305,7 @@ def test_the_unfinished_line_of_a_killed_process_has_no_number_in_an_old_log(log
     assert read_log(log).damaged == 1
 
 
-def test_an_old_log_goes_on_with_numbers(log):
+def test_a_log_without_numbers_goes_on_with_them(log):
     lines = lines_of(without_numbers(log))
     with UsageLog(log, heard=HeardFeatures(log)) as opened:
         opened.append(UtteranceRecord("3", DAY, 4.0, "word 8", when=NOON + timedelta(hours=1)))

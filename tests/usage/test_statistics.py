@@ -244,6 +244,10 @@ DAMAGED = [
     (about("a", rating="good"), "rating is 'good'"),
     (about("a", rating=["right"]), "rating is"),
     (about("a", correction="?!"), "the correction has no words"),
+    (
+        about("a", correction="5<6"),
+        "the correction cannot be read: English does not read the sign <",
+    ),
 ]
 
 

@@ -25,8 +25,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from cortext.errors import DataError, shown
+from cortext.errors import DataError, TextError, shown
 from cortext.files import lines_within, parse_json
+from cortext.text.language import Language
 from cortext.usage.log_entries import (
     Damaged,
     Deleted,
@@ -132,9 +133,8 @@ class LogContents:
             raise ValueError(f"the utterance {shown(repr(parsed.id), 40)} was deleted")
         if self.utterances[number].id != parsed.id:
             raise ValueError(f"entry {number} has another id than {shown(repr(parsed.id), 40)}")
-        meant = parsed.correction
-        if meant is not None and not spoken(meant, self.utterances[number].language):
-            raise ValueError("the correction has no words")
+        if parsed.correction is not None:
+            _check_correction(parsed.correction, self.utterances[number].language)
         return replace(parsed, entry=number)
 
     def add(self, parsed: Entry | Feedback, line: dict[str, Any]) -> int:
@@ -187,8 +187,8 @@ class LogContents:
     def _settle_by_counting(self, following: Entry | None) -> None:
         """Tell which damaged lines above a line without a number were entries.
 
-        A cut line was one where ids go on after it. After a kill they begin again, and the next
-        entry had the number of the unfinished line.
+        A cut line was one where ids go on after it. After a kill they begin again, and the program
+        that goes on counts no unfinished line.
         """
         id_ = following.id if isinstance(following, LoggedUtterance) else None
         found, self._unsettled = self._unsettled, []
@@ -237,6 +237,15 @@ class LogContents:
             self.utterances.pop(number, None)
             if self.last == number:
                 self.last = None
+
+
+def _check_correction(text: str, language: Language) -> None:
+    try:
+        words = spoken(text, language)
+    except TextError as error:
+        raise ValueError(f"the correction cannot be read: {error.what}") from None
+    if not words:
+        raise ValueError("the correction has no words")
 
 
 def _is_later(id_: str | None, other: str | None) -> bool:

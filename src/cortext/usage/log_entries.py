@@ -14,7 +14,7 @@ from typing import Any
 from cortext.errors import TextError, shown
 from cortext.files import is_plain_name
 from cortext.text.language import EN, Language
-from cortext.text.prose import sentences, spoken_sign, typed
+from cortext.text.prose import spoken_sign, typed
 
 RATINGS = ("right", "mostly right", "wrong")
 MOST_CHARACTERS = 100_000
@@ -27,28 +27,20 @@ MOST_SECONDS = 86_400.0
 
 
 def spoken(text: str, language: Language = EN) -> str:
-    """Return typed text as spoken words.
+    """Return text that a person typed as spoken words.
 
-    In English numbers are written out; in other languages the text is normalised. Of what an
-    earlier version logged, the sentences that can be read remain.
+    In English numbers are written out; in other languages the text is normalised.
+
+    Raises:
+        TextError: Words would be lost.
     """
-    if not language.is_benchmark:
-        return language.normalize(text)
-    try:
+    if language.is_benchmark:
         return typed(text)
-    except TextError:
-        return " ".join(sentences([text]))
-
-
-def check_typed(text: str, language: Language = EN) -> None:
-    """Raise TextError where words of a text that a person typed would be lost."""
-    if language.is_benchmark:  # numbers are written out
-        typed(text)
-        return
     if sign := spoken_sign(text, language.letters):
         fix = "write it as a word"
         raise TextError(f"language {language.name!r} does not read the sign {sign}", fix=fix)
     language.require(text)
+    return language.normalize(text)
 
 
 @dataclass

@@ -2,8 +2,8 @@
 
 A written line ends in `"entry": NUMBER, "log": BEGAN, "crc": CHECKSUM}`: the number of the entry
 that it is or is about, the second of the log's first entry, and the CRC-32 of the bytes before
-`, "crc"`. So a damaged line costs itself alone, and no other entry its number. Lines without the
-three keys, of an older version or another program, are numbered by counting.
+`, "crc"`. So a damaged line costs itself alone, and no other entry its number. Lines of other
+programs, which may lack the three keys, are numbered by counting.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Remains:
         id: Its id; None where it has none, or cannot be read.
         when: Its time as written; None where it cannot be read.
         is_sure: Whether it was a whole entry: not something else, and not the unfinished line of a
-            killed process, whose number the next entry took in logs without numbers.
+            killed process, which the next one does not count in logs without numbers.
         is_entry: Whether it was an entry, whole or not.
         is_known: Whether its id was read, or it has none.
     """

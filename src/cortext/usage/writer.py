@@ -53,7 +53,6 @@ from cortext.usage.log_entries import (
     RATINGS,
     Damaged,
     Entry,
-    check_typed,
     spoken,
     wrong_with,
     wrong_with_session,
@@ -312,9 +311,7 @@ class UsageLog:
             LiveError: It has no words, there is no such utterance, or it cannot be logged.
         """
         text = unicodedata.normalize("NFC", text)
-        language = self._conventions.language
-        check_typed(text, language)
-        if not spoken(text, language):
+        if not spoken(text, self._conventions.language):
             raise LiveError(
                 "a correction needs at least one word", fix="rate the utterance 'wrong' instead"
             )

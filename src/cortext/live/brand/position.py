@@ -97,6 +97,7 @@ class NodePosition:
     def _read(cls, fields: Mapping[bytes, bytes]) -> NodePosition | None:
         try:
             values = {name: fields[name.encode()].decode("ascii") for name in _PATTERNS}
+            trial = fields[b"trial"][:LONGEST_LABEL]
         except (KeyError, UnicodeDecodeError):
             return None
         if not all(re.fullmatch(pattern, values[name]) for name, pattern in _PATTERNS.items()):
@@ -109,7 +110,7 @@ class NodePosition:
             int(values["i_out"]),
             values["running"] == "1",
             values["clean"] == "1",
-            fields.get(b"trial", b"")[:LONGEST_LABEL],
+            trial,
         )
 
 

@@ -109,25 +109,17 @@ class ServerPosition:
                 return True  # nobody was here, or under other names
             self.newest = {stream: _checked_id(texts[stream]) for stream in self._outputs}
             self.given = {
-                stream: _checked_number(texts.get(f"given:{stream}", "0"))
-                for stream in self._outputs
+                stream: _checked_number(texts[f"given:{stream}"]) for stream in self._outputs
             }
             by_stream = {stream: _stream_position(stream, texts) for stream in self.by_stream}
+            missing = shown(texts["missing"])
         except (ValueError, KeyError):
             self._link.set_aside(self.key)
             self.changes = {}
             return False
         self.by_stream = by_stream
         self.known = True
-        self.miss(shown(texts.get("missing", "")))
-        for stream, position in by_stream.items():
-            if position.n_answered < 0:  # a server of an older version did not count
-                info = self._link.stream_info(stream)
-                position.n_read = position.n_answered = (info["added"] or 0) - self._link.count(
-                    stream, position.after
-                )
-                if stream == self._speech and was_trimmed(info, position.known):
-                    self.miss(_said(-1, stream, "deleted before they were read"))
+        self.miss(missing)
         return True
 
     def begin_after(self, ids: Mapping[str, StreamId], answered: Mapping[str, StreamId]) -> None:
@@ -332,7 +324,7 @@ def was_trimmed(info: Mapping[str, Any], known: StreamId | None) -> bool:
 def _stream_position(stream: str, texts: Mapping[str, str]) -> StreamPosition:
     """Raises ValueError for what no server has written."""
     marked = _checked_id(texts[stream])
-    read = texts.get(f"read:{stream}", f"-1 {texts[stream]} -1")
+    read = texts[f"read:{stream}"]
     if not re.fullmatch(r"-?[0-9]{1,20} [0-9-]{3,41} -?[0-9]{1,20}", read):
         raise ValueError
     n_marked, answered, n_answered = read.split(" ")
