@@ -229,6 +229,7 @@ SOUND = {
     "i_out": "9",
     "running": "0",
     "clean": "1",
+    "trial": "heard before",
 }
 POSITIONS = {
     "a text": "nothing",
@@ -239,6 +240,7 @@ POSITIONS = {
     "an id of the far future": SOUND | {"id_in": "9999999999999-0"},
     "marks of the far future": SOUND | {"control_id": "9999999999999-0"},
     "a field alone": {"utterance": "3"},
+    "no trial": {name: value for name, value in SOUND.items() if name != "trial"},
 }
 
 

@@ -282,7 +282,8 @@ def tensor(name: str, change: Callable[[torch.Tensor], torch.Tensor]) -> Callabl
     def apply(folder: Path) -> None:
         tensors = load_file(folder / "model.safetensors")
         tensors[name] = change(tensors[name].clone())
-        save_file(tensors, folder / "model.safetensors")
+        card = (folder / "model.json").read_text()
+        save_file(tensors, folder / "model.safetensors", {"model.json": card})
 
     return apply
 

@@ -322,6 +322,7 @@ DAMAGE: dict[str, Callable[[Any, str], Any]] = {
     "huge": lambda db, key: db.hset(key, "announced", "x" * 50_000_000),
     "many fields": lambda db, key: db.hset(key, mapping={f"f{n}": "x" for n in range(50_000)}),
     "counts that are none": lambda db, key: db.hset(key, "read:remote_lm_input", "x"),
+    "counts that are missing": lambda db, key: db.hdel(key, "read:remote_lm_input"),
 }
 
 

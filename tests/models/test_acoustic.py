@@ -197,14 +197,9 @@ def test_a_description_may_be_laid_out_anew(run):
     assert load_model(run).sessions == SESSIONS
 
 
-def test_weights_of_before_hold_no_description_and_load_beside_any_that_fits(run):
-    tensors = load_file(run / "model.safetensors")
-    save_file(tensors, run / "model.safetensors", {"format": "pt"})
-    change_card(run, sessions=SESSIONS[::-1])
-    model = load_model(run)
-    assert model.sessions == SESSIONS[::-1]
-    for name, tensor in model.network.state_dict().items():
-        np.testing.assert_array_equal(tensor.numpy(), tensors[name].numpy())
+def test_weights_without_their_description_are_refused(run):
+    save_file(load_file(run / "model.safetensors"), run / "model.safetensors", {"format": "pt"})
+    refused(run, "the content that its weights were written with cannot be read: there is none")
 
 
 def test_a_session_is_renamed_by_saving_the_model_again(run, tmp_path):

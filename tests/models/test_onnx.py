@@ -200,24 +200,20 @@ def test_all_weights_of_int8_products_are_unsigned(exported, name):
         assert (np.abs(arrays[weights].astype(int) - 128).max(axis=0) == 127).all()
 
 
-def test_an_export_with_signed_weights_runs_only_where_its_products_are_exact(
-    directory, monkeypatch
-):
-    """Earlier exports do not say what their weights are."""
+@pytest.mark.parametrize("weights", ["int8", None])
+def test_an_export_with_other_int8_weights_is_refused(directory, weights):
     description = json.loads((directory / "onnx.json").read_text())
     assert description["graphs"]["int8"].pop("weights") == "uint8"
+    if weights is not None:
+        description["graphs"]["int8"]["weights"] = weights
     (directory / "onnx.json").write_text(json.dumps(description))
-    for exact in (True, False):
-        monkeypatch.setattr(
-            processor,
-            "products_are_exact",
-            lambda weights, exact=exact: weights == "uint8" or exact,
-        )
-        if exact:
-            OnnxStepper(directory, precision="int8")
-    said = (
-        r"int8\.onnx: ONNX Runtime's sums of products with int8 weights saturate .*export the run"
-    )
+    with pytest.raises(RunError, match=r"onnx\.json: not a description of an exported model"):
+        OnnxStepper(directory, precision="int8")
+
+
+def test_an_int8_graph_is_refused_where_its_products_are_not_exact(directory, monkeypatch):
+    monkeypatch.setattr(processor, "products_are_exact", lambda weights: False)
+    said = r"int8\.onnx: ONNX Runtime's sums of products with uint8 weights saturate .*run fp32"
     with pytest.raises(RunError, match=said):
         OnnxStepper(directory, precision="int8")
     OnnxStepper(directory)

@@ -69,6 +69,11 @@ def weights(run: Path) -> dict[str, torch.Tensor]:
     return load_file(run / "model.safetensors")
 
 
+def set_weights(run, tensors):
+    card = (run / "model.json").read_text()
+    save_file(tensors, run / "model.safetensors", {"model.json": card})
+
+
 def content(folder: Path) -> dict[str, bytes]:
     return {
         str(path.relative_to(folder)): path.read_bytes()
@@ -117,7 +122,7 @@ def test_the_new_layer_begins_as_that_of_the_day_that_reads_it_best(base, packed
     source = shutil.copytree(base, tmp_path / "source")
     tensors = weights(source)
     tensors["day_weight"][spoilt] = 0
-    save_file(tensors, source / "model.safetensors")
+    set_weights(source, tensors)
     summary = adapt(
         source,
         packed,
@@ -244,7 +249,7 @@ def test_a_known_day_learns_on_and_no_other_day_changes(base, packed, tmp_path):
     tensors = weights(source)
     tensors["day_weight"][1] = 0  # no other layer reads anything
     tensors["day_bias"][0] += 0.5  # and there is something to learn
-    save_file(tensors, source / "model.safetensors")
+    set_weights(source, tensors)
     overrides = ["lr_max_day=0.03"]
     summary = adapt(
         source,

@@ -13,7 +13,7 @@ from cortext.bench.posteriors import INVENTORY
 from cortext.errors import MissingLibrary
 from cortext.models import AcousticModel, save_model
 from cortext.models.card import Conventional
-from cortext.models.stepper import Stepper, pads_last_patch
+from cortext.models.stepper import Stepper
 from cortext.models.stepping import TorchStepper
 
 EAGER = "torch eager fp32"
@@ -36,7 +36,7 @@ class Played(Conventional):
         self.n_features = stepper.n_features
         self.patch_size = stepper.patch_size
         self.patch_stride = stepper.patch_stride
-        self.pads_last_patch = pads_last_patch(stepper)
+        self.pads_last_patch = stepper.pads_last_patch
         self.smoothing = stepper.smoothing
         self.conventions = replace(stepper.conventions, inventory=INVENTORY)
         self._stepper = stepper

@@ -16,7 +16,7 @@ from cortext.data import PackedDataset
 from cortext.decoding.log_probs import greedy, log_softmax
 from cortext.errors import DataError
 from cortext.features import smooth
-from cortext.models.stepper import Stepper, pads_last_patch, patches_of
+from cortext.models.stepper import Stepper, patches_of
 from cortext.processes import Progress
 from cortext.text.metrics import error_rate
 from cortext.training.participants.recordings import open_for
@@ -103,7 +103,7 @@ def step_through(stepper: Stepper, features_TC: np.ndarray) -> np.ndarray:
     """
     x_TC = np.asarray(features_TC, dtype=np.float32)
     smoothing = stepper.smoothing
-    needed = 1 if pads_last_patch(stepper) else stepper.patch_size
+    needed = 1 if stepper.pads_last_patch else stepper.patch_size
     needed += smoothing.lost_bins
     if len(x_TC) < needed:
         raise DataError(f"a trial has {len(x_TC)} bins; one frame of this model needs {needed}")

@@ -289,11 +289,11 @@ def check_unchanged(path: Path, written: str | None) -> None:
 
     Args:
         path: The `model.json`.
-        written: Its content then, as the weights hold it; None if they hold none (older versions).
+        written: Its content then, as the weights hold it; None if they hold none.
     """
-    if written is None:
-        return
     try:
+        if written is None:
+            raise ValueError("there is none")
         changed = first_difference(parse_json_object(written), read_json(path))
     except ValueError as error:
         what = f"the content that its weights were written with cannot be read: {error}"

@@ -22,7 +22,7 @@ from cortext.processor import EightBits, require_exact_products
 FILES: dict[str, str] = {"fp32": "model.onnx", "int8": "model.int8.onnx"}
 DESCRIPTION = "onnx.json"
 INT8_WEIGHTS: EightBits = "uint8"
-"""Type of the weights of an int8 graph; earlier exports have `int8`, and do not say so."""
+"""Type of the weights of an int8 graph."""
 STATES = "state", "next_state"
 """Stems of the names of the state's inputs and of its outputs."""
 CONVENTIONS = "cortext.conventions"
@@ -180,7 +180,8 @@ def _read_graph(directory: Path, precision: str) -> tuple[bytes, Path]:
         graphs = written["graphs"]
         card = written["card"]
         expected = {name: graphs[name]["crc32"] for name in FILES if name in graphs}
-        is_signed = graphs.get("int8", {}).get("weights") != INT8_WEIGHTS
+        if "int8" in graphs and graphs["int8"]["weights"] != INT8_WEIGHTS:
+            raise ValueError(graphs["int8"]["weights"])
     except OSError as error:
         raise RunError(
             f"no exported model here: {error.strerror}", where=description, fix=again
@@ -204,8 +205,7 @@ def _read_graph(directory: Path, precision: str) -> tuple[bytes, Path]:
     _read(directory / CARD, card)
     path = directory / FILES[precision]
     if precision == "int8":
-        fix = f"{again} --int8: its graph then suits every processor"
-        require_exact_products("int8" if is_signed else INT8_WEIGHTS, path, fix)
+        require_exact_products(INT8_WEIGHTS, path, "run fp32")
     return _read(path, expected[precision]), path
 
 

@@ -5,7 +5,7 @@ S bins in a patch, K of them, C features, V tokens.
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
@@ -100,12 +100,6 @@ class Stepper(Protocol):
         ...
 
 
-def pads_last_patch(stepper: Any) -> bool:
-    """Tell whether a stepper fills the last patch of a trial; see `Stepper`."""
-    # Steppers of a user's own may be older than the attribute.
-    return bool(getattr(stepper, "pads_last_patch", False))
-
-
 def require_alike(stepper: Stepper, other: Stepper) -> None:
     """Raise RunError unless a stepper can go on in the place of another, between utterances.
 
@@ -137,7 +131,7 @@ def patches_of(stepper: Stepper, x_TC: np.ndarray) -> list[np.ndarray]:
         x_TC: Float32 [T, C], smoothed.
     """
     size = stepper.patch_size
-    if pads_last_patch(stepper):
+    if stepper.pads_last_patch:
         x_TC = filled(x_TC, size)
     firsts = range(0, len(x_TC) - size + 1, stepper.patch_stride)
     return [x_TC[first : first + size] for first in firsts]

@@ -99,15 +99,8 @@ class DoctorReport:
     computes: list[str] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the content that `cortext doctor --json` prints.
-
-        For one release it also has the older keys: `engines` for backends, and `engine` for the
-        backend of a step.
-        """
-        found = asdict(self)
-        for step in found["steps"]:
-            step["engine"] = step["backend"]
-        return found | {"engines": found["backends"]}
+        """Return the content that `cortext doctor --json` prints."""
+        return asdict(self)
 
 
 def ask(request: dict[str, Any], env: Mapping[str, str], limit_s: float) -> ProbeAnswer:

@@ -8,8 +8,7 @@ from scipy.special import log_softmax, logsumexp
 
 from cortext.decoding.ensemble import average
 from cortext.decoding.ensemble.candidates import Candidates
-from cortext.decoding.ensemble.posteriors import LogitsOrigin, read_average
-from cortext.decoding.options import DecoderOptions
+from cortext.decoding.ensemble.posteriors import read_average
 from cortext.errors import DataError, DecodingError
 from cortext.text.inventory import LM, RELEASE
 
@@ -129,6 +128,8 @@ def test_what_does_not_go_together_is_said_in_one_line(tmp_path):
     assert "cannot be read: No such file" in complaint(tmp_path / "absent")
     (tmp_path / "slow" / "metrics.json").write_text('{"provenance": {}}')
     assert "slow: does not say how its logits are ordered" in complaint(tmp_path / "slow")
+    (tmp_path / "slow" / "metrics.json").write_text('{"provenance": {"frame_ms": 80.0}}')
+    assert "slow: does not say how its logits are ordered" in complaint(tmp_path / "slow")
     unknown = {
         "inventory": {"name": RELEASE.name, "symbols": RELEASE.symbols},
         "frame_ms": 80.0,
@@ -138,14 +139,3 @@ def test_what_does_not_go_together_is_said_in_one_line(tmp_path):
     assert "slow/metrics.json: unknown decoder option 'bean'" in complaint(tmp_path / "slow")
     (tmp_path / "slow" / "metrics.json").write_text("[")
     assert "metrics.json: not valid JSON" in complaint(tmp_path / "slow")
-
-
-def test_an_older_evaluation_leaves_the_order_to_its_run(tmp_path):
-    run = tmp_path / "run"
-    run.mkdir()
-    card = {"inventory": {"name": "lm", "symbols": LM.symbols}, "patch": {"size": 14, "stride": 2}}
-    (run / "model.json").write_text(json.dumps(card))
-    (tmp_path / "metrics.json").write_text(
-        json.dumps({"provenance": {"run": str(run), "options": {"beam": 9.0}}})
-    )
-    assert LogitsOrigin.of(tmp_path) == LogitsOrigin(LM, 40.0, DecoderOptions(beam=9.0))

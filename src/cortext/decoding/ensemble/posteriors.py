@@ -62,17 +62,11 @@ class LogitsOrigin:
 
     @classmethod
     def of(cls, directory: str | Path) -> LogitsOrigin:
-        """Return the origin of an evaluation directory's logits.
-
-        One written by an older version leaves the order to its run's `model.json`.
-        """
+        """Return the origin of an evaluation directory's logits."""
         directory = as_path(directory, "a directory")
         facts = _json(directory / "metrics.json").get("provenance") or {}
         try:
-            if "inventory" not in facts:
-                card = _json(Path(facts["run"]) / "model.json")
-                stride = card["patch"]["stride"] if card["patch"]["size"] else 1
-                facts = facts | {"inventory": card["inventory"], "frame_ms": stride * BIN_MS}
+            facts["inventory"]  # without it, `conventions_of` would take the release's
             known = conventions_of(facts)
             crossed = {
                 int(number): DecoderOptions.of(half["options"])

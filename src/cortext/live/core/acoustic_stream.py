@@ -25,7 +25,7 @@ from cortext.live.core.input_watch import InputWatch
 from cortext.live.core.log import event
 from cortext.live.core.statistics import Stopwatch
 from cortext.models import AcousticModel
-from cortext.models.stepper import Stepper, filled, pads_last_patch, require_alike
+from cortext.models.stepper import Stepper, filled, require_alike
 from cortext.models.stepping import TorchStepper
 from cortext.text.inventory import Inventory
 
@@ -348,7 +348,7 @@ class AcousticStream:
     def advance_last(self) -> np.ndarray:
         """Do the work of `finish`, under the caller's stopwatch."""
         n_waiting = len(self._waiting_TC)
-        if not n_waiting or not pads_last_patch(self.stepper):
+        if not n_waiting or not self.stepper.pads_last_patch:
             return np.empty((0, len(self.stepper.inventory)), dtype=np.float32)
         bins_SC = filled(self._waiting_TC, self.stepper.patch_size)
         # Before the step, as in `advance`; the zeros count as bins.

@@ -265,12 +265,8 @@ class RedisLink(RedisConnection):
         """Return all fields of a hash; None where the key holds anything else or too many bytes."""
 
         def ask(redis: Any) -> dict[bytes, bytes] | None:
-            try:
-                if (redis.memory_usage(key, samples=0) or 0) > most_bytes:
-                    return None
-            except self._errors.NoPermissionError:
-                # An older edition of the guide did not list this permission.
-                pass
+            if (redis.memory_usage(key, samples=0) or 0) > most_bytes:
+                return None
             try:
                 found: dict[bytes, bytes] = redis.hgetall(key)
             except self._errors.ResponseError as error:
@@ -287,11 +283,7 @@ class RedisLink(RedisConnection):
         def ask(redis: Any) -> bytes:
             if redis.type(key) != b"string":
                 return b""
-            try:
-                found: bytes = redis.getrange(key, -most_bytes, -1)
-            except self._errors.NoPermissionError:
-                # An older edition of the guide did not list this permission.
-                found = (redis.get(key) or b"")[-most_bytes:]
+            found: bytes = redis.getrange(key, -most_bytes, -1)
             return found
 
         return self.call(ask)
