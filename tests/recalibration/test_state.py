@@ -204,7 +204,7 @@ def damaged(folder, what):
     [
         ("cut off", "the saved learner cannot be read"),
         ("a changed number", "the saved learner cannot be read: the checksum is"),
-        ("another version", "its version is 2, not 5"),
+        ("another version", "its version is 2, not 1"),
         ("empty", "the saved learner cannot be read"),
         ("no sentence", "a sentence kept for replay is missing"),
         ("a damaged sentence", "a sentence kept for replay cannot be read"),

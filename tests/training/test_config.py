@@ -192,7 +192,7 @@ def test_steps_of_the_learning_rate_need_the_multistep_schedule():
 
 
 def test_the_settings_of_an_adapted_run_keep_the_unused_steps_of_its_source(tmp_path):
-    """Versions before wrote them with the cosine schedule of the adaptation."""
+    """Adapting writes them beside a schedule of its own."""
     before = TrainConfig(lr_steps=[3])
     assert read_train_config(before, ["seed=4"]).lr_steps == [3]
     save_config(before, tmp_path / "config.yaml")

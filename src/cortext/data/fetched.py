@@ -38,12 +38,12 @@ class Fetched:
             self._read(read_json(self._path))
 
     def _read(self, found: dict[str, Any]) -> None:
-        self._manifests = [dict(manifest) for manifest in found.get("manifests", [])]
+        self._manifests = [dict(manifest) for manifest in found["manifests"]]
         names = [name for name in found["products"] if is_plain_name(name)]
         file = self._file
         same = found["size"] == file.size and file.digest in (None, found["digest"])
         there = all((self.out / name).exists() for name in names)
-        if same and there and found.get("complete", True):
+        if same and there and found["complete"]:
             self.products = names
 
     def owns(self, name: str) -> bool:

@@ -135,13 +135,11 @@ class ModelCard:
     def to_json(self) -> bytes:
         """Return the content of `model.json`, without what is as in models of the release."""
         mapping = asdict(self)
-        # Versions without these fields refuse them as unknown keys: they still read models of the
-        # release's phonemes and refuse all others.
         for name in ("task", *_OF_RECORDINGS):
             if mapping[name] == _DEFAULTS[name]:
                 del mapping[name]
-        if self.kind in _LATER:
-            _leave_out(mapping["config"], _LATER[self.kind])
+        if self.kind in _RELEASED:
+            _leave_out(mapping["config"], _RELEASED[self.kind])
         return json.dumps(mapping, indent=2).encode()
 
 
@@ -155,17 +153,17 @@ _OF_RECORDINGS = (
 )
 """Fields that are conventions of the recordings, beside the inventory."""
 _DEFAULTS = {field.name: field.default for field in fields(ModelCard)}
-_LATER_INPUTS: dict[str, Any] = {"input_network": {"day_layer": "softsign", "read_in": None}}
-_LATER = {
-    "gru": _LATER_INPUTS | {"diphones": False, "intermediate_layer": None},
-    "triple_gru": _LATER_INPUTS,
+_RELEASED_INPUTS: dict[str, Any] = {"input_network": {"day_layer": "softsign", "read_in": None}}
+_RELEASED = {
+    "gru": _RELEASED_INPUTS | {"diphones": False, "intermediate_layer": None},
+    "triple_gru": _RELEASED_INPUTS,
 }
-"""Settings of models that versions without them refuse, with the values that they had then."""
+"""Settings that the release's models lack, with the values that those models have."""
 
 
-def _leave_out(mapping: dict[str, Any], later: Mapping[str, Any]) -> None:
-    """Remove the settings that have the values that versions without them knew."""
-    for name, value in later.items():
+def _leave_out(mapping: dict[str, Any], released: Mapping[str, Any]) -> None:
+    """Remove the settings that are as in the release's models."""
+    for name, value in released.items():
         if isinstance(value, dict):
             _leave_out(mapping.get(name, {}), value)
         elif name in mapping and mapping[name] == value:

@@ -35,7 +35,7 @@ from cortext.training.config import TrainConfig
 from cortext.usage.log import LogContents
 
 FILE = "learner.safetensors"
-FORMAT_VERSION = "5"
+FORMAT_VERSION = "1"
 PARTS = ("known", "decoded", "corrected", "today")
 """Fields of `LearnerState` that hold sentences."""
 WHAT = "the saved learner"

@@ -94,7 +94,7 @@ def test_channels_that_die_together_have_one_line():
         (Z_SCORED, lambda x: x * 1.4 + 2, "no value is below 0"),
         (replace(RAW, feature_range=None), lambda x: (x - 2) / 1.41, "look like z-scores"),
     ],
-    ids=["raw x1000", "z-scores for raw", "z-scores x1000", "counts for z-scores", "older model"],
+    ids=["raw x1000", "z-scores for raw", "z-scores x1000", "counts for z-scores", "no range"],
 )
 def test_features_of_another_range_are_named_once_in_the_first_seconds(conventions, spoil, words):
     pipeline = Pipeline(None, None, stepper=Keeper(conventions))
