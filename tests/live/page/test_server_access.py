@@ -12,7 +12,14 @@ from serving import DEADLINE_S, HTTP, TOKEN, make_session, serving, wait_until
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 
-from cortext.live.page.access.rules import MAX_BODY, MAX_READERS, Access, address, is_loopback
+from cortext.live.page.access.rules import (
+    MAX_BODY,
+    MAX_MESSAGE,
+    MAX_READERS,
+    Access,
+    address,
+    is_loopback,
+)
 from cortext.live.page.access.tokens import new_token
 
 OURS = {"Authorization": f"Bearer {TOKEN}"}
@@ -170,7 +177,10 @@ def test_requests_that_are_no_json_are_refused(served, content):
 def test_a_web_socket_that_sends_too_much_is_closed(served):
     with served.page() as page:
         page.next("stats")
-        page.socket.send("x" * 2_000_000)
+        # The header of a masked text (RFC 6455, 5.2) is answered. A text that came after it could
+        # make the system reset the connection before the answer is read.
+        length = (MAX_MESSAGE + 1).to_bytes(8, "big")
+        page.socket.socket.sendall(bytes([0x81, 0x80 | 127]) + length + bytes(4))
         with pytest.raises(ConnectionClosed) as closed:
             page.read()
         assert closed.value.rcvd.code == 1009
