@@ -8,11 +8,13 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 from packaging.specifiers import SpecifierSet
 
 from cortext.cli import run as cortext
 from cortext.data import open_packed
 from cortext.errors import RunError
+from cortext.models.nvrtc import KernelError
 from cortext.processor import describe_int8, describe_vectors
 from cortext.tpu import doctor, versions
 from cortext.tpu.doctor import ProbeAnswer, ask, examine, take_steps
@@ -20,6 +22,7 @@ from cortext.tpu.find import Found
 from cortext.tpu.probe import MODELS, PROBES
 from cortext.tpu.system import ENABLE_HUGEPAGES, hugepages, variables
 from cortext.tpu.versions import clashes, libtpu_pins, tensorflow_without_tpu
+from cortext.training import ctc_cuda, cuda_paths
 from cortext.training.backend import BACKENDS
 
 CPU = {"kind": "cpu", "name": "a processor", "memory_gib": 8.0}
@@ -474,3 +477,36 @@ def test_the_report_says_what_the_processor_computes(machine, monkeypatch):
     found = examine(ask=answers({"torch": [CPU]}))
     assert found.computes == describe_vectors()
     assert found.broken == ["ONNX Runtime cannot multiply 8-bit matrices: no"]
+
+
+def test_the_report_says_how_each_gpu_trains(machine):
+    machine({"torch": "2.13.0"})
+    gpu = {
+        "kind": "cuda",
+        "name": "a GPU",
+        "memory_gib": 80.0,
+        "paths": ["CTC: ours", "step: whole"],
+    }
+    found = examine(ask=answers({"torch": [CPU, gpu, gpu]}))
+    assert found.computes[-3] == describe_int8()
+    assert found.computes[-2:] == ["a GPU: CTC: ours", "a GPU: step: whole"]
+
+
+def test_a_path_that_is_not_taken_says_why():
+    part = cuda_paths.Part("CTC", "ours", "torch's", lambda device: "no NVRTC")
+    assert part.describe(torch.device("cuda", 0)) == "CTC: torch's (no NVRTC)"
+    part = cuda_paths.Part("CTC", "ours", "torch's", lambda device: None)
+    assert part.describe(torch.device("cuda", 0)) == "CTC: ours"
+
+
+def test_a_machine_without_nvrtc_is_told_so(monkeypatch):
+    def fails(name, device):
+        raise KernelError("libnvrtc.so.13 is not installed\nand more")
+
+    monkeypatch.setattr(ctc_cuda, "_kernel", fails)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    ctc_cuda._cannot_compile.cache_clear()
+    lines = cuda_paths.describe_paths(torch.device("cuda", 0))
+    ctc_cuda._cannot_compile.cache_clear()
+    assert lines[0] == "compute capability 9.0"
+    assert "CTC: torch's, which waits (libnvrtc.so.13 is not installed)" in lines
