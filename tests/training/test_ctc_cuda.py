@@ -27,12 +27,12 @@ def made_up(n_trials, n_frames, n_tokens, n_labels, seed=0):
     return logits_BPV, n_patches_B, labels_BU, n_labels_B
 
 
-def by_torch(logits_BPV, n_patches_B, labels_BU, n_labels_B, d_losses_B):
+def by_torch(logits_BPV, n_patches_B, labels_BU, n_labels_B, d_losses_B, blank=0):
     """Losses and gradients by torch on the CPU, in float64."""
     logits_BPV = logits_BPV.double().requires_grad_()
     losses_B = torch.nn.functional.ctc_loss(
         logits_BPV.log_softmax(-1).transpose(0, 1), labels_BU, n_patches_B, n_labels_B,
-        reduction="none",
+        blank=blank, reduction="none",
     )  # fmt: skip
     losses_B.backward(d_losses_B.double())
     return losses_B.detach(), logits_BPV.grad
@@ -50,7 +50,7 @@ def by_kernels(tmp_path_factory):
     subprocess.run(command, check=True)
     run = ctypes.CDLL(str(library)).run_ctc
 
-    def losses_and_gradients(logits_BPV, n_patches_B, labels_BU, n_labels_B, d_losses_B):
+    def losses_and_gradients(logits_BPV, n_patches_B, labels_BU, n_labels_B, d_losses_B, blank=0):
         (n_trials, n_frames, n_tokens), n_labels = logits_BPV.shape, labels_BU.shape[1]
         forwards, backwards = torch.full(
             (2, n_trials, n_frames, 2 * n_labels + 1), torch.nan, dtype=torch.float64
@@ -65,7 +65,7 @@ def by_kernels(tmp_path_factory):
         ]
         threads = -(-(2 * n_labels + 1) // 32) * 32
         pointers = (ctypes.c_void_p(tensor.data_ptr()) for tensor in tensors)
-        assert run(*pointers, n_trials, n_frames, n_tokens, n_labels, 0, threads) == 0
+        assert run(*pointers, n_trials, n_frames, n_tokens, n_labels, blank, threads) == 0
         return losses_B, d_logits_BPV
 
     return losses_and_gradients
@@ -80,6 +80,15 @@ def test_losses_and_gradients_are_those_of_torch_in_float64(by_kernels, sizes):
     batch, d_losses_B = made_up(*sizes), torch.rand(sizes[0])
     losses_B, d_logits_BPV = by_kernels(*batch, d_losses_B)
     expected_B, expected_BPV = by_torch(*batch, d_losses_B)
+    torch.testing.assert_close(losses_B.double(), expected_B, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(d_logits_BPV.double(), expected_BPV, rtol=1e-5, atol=1e-6)
+
+
+def test_the_blank_may_be_any_token(by_kernels):
+    logits_BPV, n_patches_B, labels_BU, n_labels_B = made_up(3, 12, 6, 4)
+    batch = logits_BPV, n_patches_B, labels_BU - 1, n_labels_B, torch.rand(3)
+    losses_B, d_logits_BPV = by_kernels(*batch, blank=5)
+    expected_B, expected_BPV = by_torch(*batch, blank=5)
     torch.testing.assert_close(losses_B.double(), expected_B, rtol=1e-6, atol=1e-6)
     torch.testing.assert_close(d_logits_BPV.double(), expected_BPV, rtol=1e-5, atol=1e-6)
 
