@@ -1,7 +1,7 @@
 """The sections of `gpu_bench.py` on variants of a training step: parts are turned off and on.
 
-Each part of the fast path has a function `why_not`, which says why it cannot run. For a variant
-without the part, that function gives a reason; everything else is the usual program.
+A function decides about each part of the fast path, and falls back where it cannot run. For a
+variant without the part, that function always falls back; everything else is the usual program.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from gpu_sections import BF16
 if TYPE_CHECKING:
     from gpu_check import Checks
 
-WHY_NOT = {
-    "CTC": "cortext.training.ctc_cuda.why_not",
-    "graph": "cortext.training.torch_backend.why_not",
-    "GRU": "cortext.models.gru_kernel.why_not",
-    "Transformer": "cortext.models.fused.why_not",
+SWITCHES: dict[str, tuple[str, Any]] = {
+    "CTC": ("cortext.training.ctc_cuda.why_not", "turned off"),
+    "graph": ("cortext.training.torch_backend.why_not", "turned off"),
+    "GRU": ("cortext.models.layers.path_taken", "a CUDA graph"),
+    "Transformer": ("cortext.models.fused.why_not", "turned off"),
 }
-"""Functions that return why a part cannot run, or None if it can. The optimiser's clipping inside
-AdamW is an attribute instead."""
+"""The function that decides about each part, and its answer where the part is off. Clipping inside
+AdamW is an attribute of the optimiser instead."""
 VARIANTS: dict[str, dict[str, tuple[str, ...]]] = {
     "gru": {
         "before": (),
@@ -68,9 +68,9 @@ STILL = {
 def only(parts: tuple[str, ...]) -> Iterator[None]:
     """Turn off all parts of the fast path but these."""
     with ExitStack() as stack:
-        for part, name in WHY_NOT.items():
+        for part, (name, answer) in SWITCHES.items():
             if part not in parts and exists(name):
-                stack.enter_context(patch(name, lambda *given, **named: "turned off"))
+                stack.enter_context(patch(name, return_value=answer))
         yield
 
 
@@ -85,7 +85,7 @@ def exists(name: str) -> bool:
 
 def missing(parts: tuple[str, ...]) -> str:
     """Return the parts that this version does not have, as a line; empty if it has all."""
-    return ", ".join(part for part in parts if part in WHY_NOT and not exists(WHY_NOT[part]))
+    return ", ".join(part for part in parts if part in SWITCHES and not exists(SWITCHES[part][0]))
 
 
 def variant(checks: Checks, model: str, name: str, what: str, overrides: tuple[str, ...]) -> Ours:

@@ -139,8 +139,8 @@ class _Loss(torch.autograd.Function):
         d_logits_BPV, d_losses_B = torch.empty_like(logits_BPV), d_losses_B.contiguous()
         tensors = logits_BPV, *given, *both_BPS, links_BU, of_paths_B, d_losses_B, d_logits_BPV
         n_trials, n_frames, n_tokens = logits_BPV.shape
-        # The thread of autograd may have used no CUDA yet. Then it lacks the device's context, which
-        # a kernel of ours needs and a call of CUDA's runtime brings.
+        # The thread of autograd may have used no CUDA yet. Then it lacks the device's context,
+        # which a kernel of ours needs and a call of CUDA's runtime brings.
         torch.cuda.current_stream(logits_BPV.device).record_event()
         threads = 4 * WARP if n_tokens <= 4 * WARP else 8 * WARP
         if n_trials * n_frames:
