@@ -499,14 +499,30 @@ def test_a_path_that_is_not_taken_says_why():
     assert part.describe(torch.device("cuda", 0)) == "CTC: ours"
 
 
-def test_a_machine_without_nvrtc_is_told_so(monkeypatch):
+def test_a_machine_without_nvrtc_is_told_so_for_each_part(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None: (9, 0))
+    device = torch.device("cuda", 0)
+    monkeypatch.setattr(ctc_cuda, "_cannot_compile", lambda device: "libnvrtc.so.13 is missing")
+    monkeypatch.setattr(
+        cuda_paths, "path_of", lambda device, n_units: ("a graph", f"not {n_units}")
+    )
+    monkeypatch.setattr(cuda_paths.fused, "why_not", lambda *given, **named: None)
+    assert cuda_paths.describe_paths(device) == [
+        "compute capability 9.0",
+        "a training step: kernel by kernel (libnvrtc.so.13 is missing)",
+        "CTC: torch's, which waits (libnvrtc.so.13 is missing)",
+        "a GRU of 768 units, in 16 bits: kernels for each frame (not 768)",
+        "a GRU of 256 units, in 16 bits: kernels for each frame (not 256)",
+        "a Transformer, in 16 bits: fused kernels",
+    ]
+
+
+def test_an_error_of_the_compiler_is_a_reason_for_torchs_ctc(monkeypatch):
     def fails(name, device):
-        raise KernelError("libnvrtc.so.13 is not installed\nand more")
+        raise KernelError("NVRTC did not compile a kernel:\nerror")
 
     monkeypatch.setattr(ctc_cuda, "_kernel", fails)
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     ctc_cuda._cannot_compile.cache_clear()
-    lines = cuda_paths.describe_paths(torch.device("cuda", 0))
+    why = ctc_cuda.why_not(torch.device("cuda", 0), 10)
     ctc_cuda._cannot_compile.cache_clear()
-    assert lines[0] == "compute capability 9.0"
-    assert "CTC: torch's, which waits (libnvrtc.so.13 is not installed)" in lines
+    assert why == "NVRTC did not compile a kernel:"

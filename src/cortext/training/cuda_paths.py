@@ -7,7 +7,13 @@ from dataclasses import dataclass
 
 import torch
 
+from cortext.models import fused
+from cortext.models.recurrence_paths import KERNEL, path_of
 from cortext.training import ctc_cuda
+from cortext.training.config import read_train_config
+
+WIDTHS = (768, 256)
+"""Hidden units of the GRUs of the recipes `gru` and `demo`."""
 
 
 @dataclass(frozen=True)
@@ -34,13 +40,36 @@ class Part:
         return f"{self.name}: {self.fast}"
 
 
-def _ctc_why_not(device: torch.device) -> str | None:
+def _ctc(device: torch.device) -> str | None:
     return ctc_cuda.why_not(device, ctc_cuda.MOST_LABELS)
 
 
+def _gru(n_units: int) -> Callable[[torch.device], str | None]:
+    def why_not(device: torch.device) -> str | None:
+        path, why = path_of(device, n_units)
+        return None if path == KERNEL else why
+
+    return why_not
+
+
+def _transformer(device: torch.device) -> str | None:
+    model = read_train_config("transformer_t15").model
+    return fused.why_not(model, device, bf16=True)
+
+
 PARTS = (
-    Part("training step", "one CUDA graph for each length", "kernel by kernel", _ctc_why_not),
-    Part("CTC", "kernels of ours, which read lengths there", "torch's, which waits", _ctc_why_not),
+    Part("a training step", "one CUDA graph for each length", "kernel by kernel", _ctc),
+    Part("CTC", "kernels of ours, which read lengths there", "torch's, which waits", _ctc),
+    *(
+        Part(
+            f"a GRU of {n_units} units, in 16 bits",
+            "one kernel for all frames of a layer",
+            "kernels for each frame",
+            _gru(n_units),
+        )
+        for n_units in WIDTHS
+    ),
+    Part("a Transformer, in 16 bits", "fused kernels", "torch's kernels", _transformer),
 )
 """The parts, in the order in which they are shown."""
 
