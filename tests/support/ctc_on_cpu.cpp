@@ -1,26 +1,33 @@
-// The kernels of src/cortext/training/ctc.cu as functions of C, for a CPU.
+// Starts the kernels of src/cortext/training/ctc.cu on a CPU, with pointers to their arguments as
+// CUDA takes them.
 #include "cuda_on_cpu.hpp"
 
 #include "ctc.cu"
 
-extern "C" int run_ctc(const float* logits, const long long* labels, const long long* n_frames,
-                       const long long* n_labels, const float* d_losses, float* log_sums,
-                       double* forwards, double* backwards, int* links, double* of_paths,
-                       float* losses, float* d_logits, int B, int P, int V, int U, int blank,
-                       int threads) {
+namespace {
+template <class... Arguments, size_t... I>
+void call(void (*kernel)(Arguments...), void** given, std::index_sequence<I...>) {
+    kernel(*(Arguments*)given[I]...);
+}
+
+template <class... Arguments>
+int start(void (*kernel)(Arguments...), int x, int y, int threads, void** given) {
     try {
-        on_cpu::run({(B * P + 3) / 4, 1, 1}, 128,
-                    [&] { ctc_rows(logits, n_frames, log_sums, B * P, P, V); });
-        on_cpu::run({B, 2, 1}, threads, [&] {
-            ctc_paths(logits, labels, n_frames, n_labels, log_sums, forwards, backwards, links,
-                      of_paths, losses, P, V, U, blank);
-        });
-        on_cpu::run({P, B, 1}, 64, [&] {
-            ctc_gradient(logits, labels, n_frames, n_labels, log_sums, forwards, backwards, links,
-                         of_paths, d_losses, d_logits, P, V, U, blank);
-        });
+        on_cpu::run({x, y, 1}, threads,
+                    [&] { call(kernel, given, std::index_sequence_for<Arguments...>()); });
     } catch (const std::exception&) {
         return 1;
     }
     return 0;
+}
+}  // namespace
+
+extern "C" int start_ctc_rows(int x, int y, int threads, void** given) {
+    return start(ctc_rows, x, y, threads, given);
+}
+extern "C" int start_ctc_paths(int x, int y, int threads, void** given) {
+    return start(ctc_paths, x, y, threads, given);
+}
+extern "C" int start_ctc_gradient(int x, int y, int threads, void** given) {
+    return start(ctc_gradient, x, y, threads, given);
 }

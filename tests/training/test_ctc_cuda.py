@@ -4,12 +4,16 @@ import ctypes
 import os
 import shutil
 import subprocess
+from contextlib import nullcontext
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import pytest
 import torch
 
+from cortext.models.nvrtc import _argument
 from cortext.training import ctc_cuda
+from cortext.training.ctc_cuda import cuda_ctc_loss
 from cortext.training.loss import ctc_loss
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -44,8 +48,8 @@ def by_torch(logits_BPV, n_patches_B, labels_BU, n_labels_B, d_losses_B, blank=0
 
 
 @pytest.fixture(scope="module")
-def by_kernels(tmp_path_factory):
-    """Function that gives losses and gradients by the kernels' source, compiled for the CPU."""
+def library(tmp_path_factory):
+    """The kernels' source, compiled for the CPU."""
     if COMPILER is None:
         pytest.skip("needs a C++ compiler")
     library = tmp_path_factory.mktemp("ctc") / "ctc.so"
@@ -53,25 +57,33 @@ def by_kernels(tmp_path_factory):
     source = ROOT / "tests" / "support" / "ctc_on_cpu.cpp"
     command = [COMPILER, "-O1", "-std=c++17", "-shared", "-fPIC", *folders, source, "-o", library]
     subprocess.run(command, check=True)
-    run = ctypes.CDLL(str(library)).run_ctc
+    return ctypes.CDLL(str(library))
+
+
+@pytest.fixture
+def by_kernels(library, monkeypatch):
+    """Function that gives losses and gradients by `cuda_ctc_loss`, whose kernels run on the CPU."""
+
+    def kernel(name, device):
+        def start(grid, threads, args, shared_bytes=0):
+            values = [_argument(value) for value in args]
+            pointers = (ctypes.c_void_p * len(values))(*map(ctypes.addressof, values))
+            x, y = (grid, 1) if isinstance(grid, int) else grid
+            assert shared_bytes <= 48 * 1024
+            assert getattr(library, f"start_{name}")(x, y, threads, pointers) == 0
+
+        return start
+
+    monkeypatch.setattr(ctc_cuda, "why_not", lambda device, n_labels: None)
+    monkeypatch.setattr(ctc_cuda, "_kernel", kernel)
+    monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: MagicMock())
 
     def losses_and_gradients(logits_BPV, n_patches_B, labels_BU, n_labels_B, d_losses_B, blank=0):
-        (n_trials, n_frames, n_tokens), n_labels = logits_BPV.shape, labels_BU.shape[1]
-        forwards, backwards = torch.full(
-            (2, n_trials, n_frames, 2 * n_labels + 1), torch.nan, dtype=torch.float64
-        )
-        log_sums_BP = torch.full((n_trials, n_frames), torch.nan)
-        links_BU = torch.full((n_trials, n_labels), -9, dtype=torch.int32)
-        of_paths_B = torch.full((n_trials,), torch.nan, dtype=torch.float64)
-        losses_B, d_logits_BPV = torch.full((n_trials,), torch.nan), torch.empty_like(logits_BPV)
-        tensors = [
-            *(logits_BPV, labels_BU, n_patches_B, n_labels_B, d_losses_B, log_sums_BP, forwards),
-            *(backwards, links_BU, of_paths_B, losses_B, d_logits_BPV),
-        ]
-        threads = -(-(2 * n_labels + 1) // 32) * 32
-        pointers = (ctypes.c_void_p(tensor.data_ptr()) for tensor in tensors)
-        assert run(*pointers, n_trials, n_frames, n_tokens, n_labels, blank, threads) == 0
-        return losses_B, d_logits_BPV
+        logits_BPV = logits_BPV.clone().requires_grad_()
+        losses_B = cuda_ctc_loss(logits_BPV, n_patches_B, labels_BU, n_labels_B, blank)
+        losses_B.backward(d_losses_B)
+        return losses_B.detach(), logits_BPV.grad
 
     return losses_and_gradients
 
@@ -87,6 +99,25 @@ def test_losses_and_gradients_are_those_of_torch_in_float64(by_kernels, sizes):
     expected_B, expected_BPV = by_torch(*batch, d_losses_B)
     torch.testing.assert_close(losses_B.double(), expected_B, rtol=1e-6, atol=1e-6)
     torch.testing.assert_close(d_logits_BPV.double(), expected_BPV, rtol=1e-5, atol=1e-6)
+
+
+def test_without_a_gradient_only_the_losses_are_computed(by_kernels):
+    batch = made_up(2, 9, 5, 3)
+    with torch.no_grad():
+        losses_B = cuda_ctc_loss(*batch, 0)
+    expected_B, _ = by_torch(*batch, weights(2))
+    torch.testing.assert_close(losses_B.double(), expected_B, rtol=1e-6, atol=1e-6)
+
+
+def test_logits_of_16_bits_get_a_gradient_of_16_bits(by_kernels):
+    logits_BPV, *others = made_up(2, 9, 5, 3)
+    rounded_BPV = logits_BPV.bfloat16()
+    losses_B, d_logits_BPV = by_kernels(rounded_BPV, *others, weights(2))
+    expected_B, expected_BPV = by_torch(rounded_BPV, *others, weights(2))
+    assert losses_B.dtype == torch.float32
+    assert d_logits_BPV.dtype == torch.bfloat16
+    torch.testing.assert_close(losses_B.double(), expected_B, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(d_logits_BPV.double(), expected_BPV, rtol=4e-3, atol=1e-3)
 
 
 def test_the_blank_may_be_any_token(by_kernels):
