@@ -15,6 +15,8 @@ import gpu_variants
 from cortext.errors import MissingLibrary
 from cortext.training import ctc_cuda
 
+RESULTS = sorted((gpu_page.PAGE.parents[2] / "benchmarks" / "results").glob("gpu-bench-*.json"))
+
 
 def test_differences_are_relative_to_the_largest_expected_value(tmp_path):
     checks = gpu_check.Checks("cpu", tmp_path, section="one")
@@ -120,6 +122,12 @@ def test_the_page_gets_the_tables_of_a_result_and_keeps_what_that_lacks():
     assert "| 41 tokens | cortext | 0.10 | 1e-07 | 3e-07 |" in text
     assert "| 41 tokens | cuDNN |  |  | CUDNN_STATUS_NOT_SUPPORTED |" in text
     assert text.count("old") == 1
+
+
+@pytest.mark.parametrize("path", RESULTS, ids=lambda path: path.name)
+def test_the_page_shows_the_kept_result(path):
+    page = gpu_page.PAGE.read_text(encoding="utf-8")
+    assert gpu_page.filled(page, gpu_page.tables(json.loads(path.read_text()))) == page
 
 
 @pytest.mark.slow
