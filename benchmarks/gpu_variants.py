@@ -28,24 +28,29 @@ SWITCHES: dict[str, tuple[str, Any]] = {
     "CTC": ("cortext.training.ctc_cuda.why_not", "turned off"),
     "graph": ("cortext.training.torch_backend.why_not", "turned off"),
     "GRU": ("cortext.models.layers.path_taken", "a CUDA graph"),
-    "Transformer": ("cortext.models.fused.why_not", "turned off"),
+    "fused": ("cortext.models.fused.why_no_triton", "turned off"),
+    "smoothing": ("cortext.features.augment.why_no_triton", "turned off"),
 }
 """The function that decides about each part, and its answer where the part is off. Clipping inside
 AdamW is an attribute of the optimiser instead."""
+COMMON = {
+    "before": (),
+    "+ clipping in AdamW": ("optimizer",),
+    "+ own CTC": ("optimizer", "CTC"),
+    "+ the step as a graph": ("optimizer", "CTC", "graph"),
+}
+GRAPHED = COMMON["+ the step as a graph"]
 VARIANTS: dict[str, dict[str, tuple[str, ...]]] = {
-    "gru": {
-        "before": (),
-        "+ clipping in AdamW": ("optimizer",),
-        "+ own CTC": ("optimizer", "CTC"),
-        "+ the step as a graph": ("optimizer", "CTC", "graph"),
-        "+ one kernel for all frames": ("optimizer", "CTC", "graph", "GRU"),
+    "gru": COMMON
+    | {
+        "+ one kernel for all frames": (*GRAPHED, "GRU"),
+        "+ fused read-in": (*GRAPHED, "GRU", "fused"),
+        "+ noise and smoothing in one kernel": (*GRAPHED, "GRU", "fused", "smoothing"),
     },
-    "transformer": {
-        "before": (),
-        "+ clipping in AdamW": ("optimizer",),
-        "+ own CTC": ("optimizer", "CTC"),
-        "+ the step as a graph": ("optimizer", "CTC", "graph"),
-        "+ fused, packed blocks": ("optimizer", "CTC", "graph", "Transformer"),
+    "transformer": COMMON
+    | {
+        "+ fused, packed blocks": (*GRAPHED, "fused"),
+        "+ noise and smoothing in one kernel": (*GRAPHED, "fused", "smoothing"),
     },
 }
 """Parts of the fast path that are on, by model and variant."""
