@@ -11,6 +11,7 @@
 #include <cmath>
 #include <cstring>
 #include <functional>
+#include <memory>
 #include <stdexcept>
 #include <vector>
 
@@ -32,11 +33,12 @@ namespace on_cpu {
 enum State { running, at_block, at_warp, ended };
 struct Thread {
     ucontext_t context;
-    std::vector<char> stack;
     State state = running;
     alignas(8) char given[8];
 };
 static std::vector<Thread> threads;
+static std::vector<std::unique_ptr<char[]>> stacks;  // of all blocks, one after the other
+constexpr size_t STACK = 1 << 15;
 static ucontext_t scheduler;
 static int current;
 static std::function<void()> work;
@@ -67,12 +69,13 @@ inline bool release(size_t first, size_t end, State waiting) {
 
 inline void run_block(int n_threads) {
     threads.assign(n_threads, Thread());
-    for (auto& thread : threads) {
-        thread.stack.resize(1 << 16);
-        getcontext(&thread.context);
-        thread.context.uc_stack.ss_sp = thread.stack.data();
-        thread.context.uc_stack.ss_size = thread.stack.size();
-        makecontext(&thread.context, start, 0);
+    while (stacks.size() < threads.size()) stacks.emplace_back(new char[STACK]);
+    for (size_t i = 0; i < threads.size(); i++) {
+        ucontext_t& context = threads[i].context;
+        getcontext(&context);
+        context.uc_stack.ss_sp = stacks[i].get();
+        context.uc_stack.ss_size = STACK;
+        makecontext(&context, start, 0);
     }
     for (;;) {
         bool any = false;

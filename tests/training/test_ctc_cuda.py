@@ -1,6 +1,7 @@
 """CTC's CUDA kernels: their source runs on the CPU here, thread by thread, beside torch's CTC."""
 
 import ctypes
+import importlib
 import os
 import shutil
 import subprocess
@@ -118,6 +119,46 @@ def test_logits_of_16_bits_get_a_gradient_of_16_bits(by_kernels):
     assert d_logits_BPV.dtype == torch.bfloat16
     torch.testing.assert_close(losses_B.double(), expected_B, rtol=1e-6, atol=1e-6)
     torch.testing.assert_close(d_logits_BPV.double(), expected_BPV, rtol=4e-3, atol=1e-3)
+
+
+def test_the_proof_on_a_card_passes_and_finds_a_wrong_kernel(by_kernels, monkeypatch):
+    monkeypatch.setattr(ctc_cuda, "CHECKED", ((3, 24, 41, 9), (2, 24, 200, 10)))
+    device, kernel = torch.device("cpu"), ctc_cuda._kernel
+    assert ctc_cuda.check_kernels(device) is None
+
+    def spoils(name, change):
+        """Change what a kernel of this name has written to its `number`th argument."""
+
+        def spoilt(asked, device):
+            def start(grid, threads, args, shared_bytes=0):
+                kernel(asked, device)(grid, threads, args, shared_bytes)
+                if asked == name:
+                    change(args)
+
+            return start
+
+        return spoilt
+
+    monkeypatch.setattr(ctc_cuda, "_kernel", spoils("ctc_paths", lambda args: args[9][1].add_(0.1)))
+    assert ctc_cuda.check_kernels(device) == "its losses of 41 tokens are not those of torch"
+    noise = iter(range(100))
+    change = lambda args: args[10][1].mul_(1 + 1e-6 * next(noise))  # noqa: E731
+    monkeypatch.setattr(ctc_cuda, "_kernel", spoils("ctc_gradient", change))
+    assert ctc_cuda.check_kernels(device) == "its gradients of 41 tokens differ from time to time"
+
+
+def test_a_card_on_which_the_proof_fails_takes_torchs(monkeypatch):
+    monkeypatch.setattr(ctc_cuda, "_cannot_compile", lambda device: None)
+    asked = []
+
+    def why_not(check, device):
+        asked.append(check)
+        return "its losses are wrong"
+
+    monkeypatch.setattr(ctc_cuda.proofs, "why_not", why_not)
+    assert ctc_cuda.why_not(torch.device("cuda", 0), 40) == "its losses are wrong"
+    module, _, name = asked[0].partition(":")
+    assert getattr(importlib.import_module(module), name) is ctc_cuda.check_kernels
 
 
 def test_the_blank_may_be_any_token(by_kernels):

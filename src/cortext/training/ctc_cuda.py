@@ -1,7 +1,8 @@
 """CTC on CUDA, with lengths on the device: the host never waits, and a CUDA graph can record it.
 
 torch's CTC reads the lengths on the host. It also waits for the copies of its tables, eight times
-in a step. The kernels are in `ctc.cu`, compiled when first used.
+in a step. The kernels are in `ctc.cu`, compiled when first used. They prove themselves on a card
+before they are taken there; see `check_kernels`.
 
 B trials, P frames, V tokens, U labels, S = 2 U + 1 states of a path.
 """
@@ -16,12 +17,17 @@ import torch
 from torch.autograd.function import once_differentiable
 
 from cortext.memory import to_device
+from cortext.models import proofs
 from cortext.models.nvrtc import Kernel, KernelError, kernel
 from cortext.training.progress import say
 
 MOST_LABELS = 511
 """Labels of a trial: each state has a thread, and a block has at most 1,024."""
 WARP = 32
+CHECKED = ((6, 120, 41, 50), (3, 60, 1601, 20), (2, 700, 41, 300))
+"""Trials, frames, tokens and labels of what is compared with torch's CTC."""
+MOST_ERROR = 1e-4
+"""Bound of `check_kernels`: rounding gives a hundredth of it."""
 
 
 def why_not(device: torch.device, n_labels: int) -> str | None:
@@ -35,7 +41,7 @@ def why_not(device: torch.device, n_labels: int) -> str | None:
         return f"{device.type} has no kernel of ours"
     if n_labels > MOST_LABELS:
         return f"labels are longer than {MOST_LABELS}"
-    return _cannot_compile(device)
+    return _cannot_compile(device) or proofs.why_not(f"{__name__}:check_kernels", device)
 
 
 @lru_cache
@@ -46,6 +52,73 @@ def _cannot_compile(device: torch.device) -> str | None:
     except KernelError as error:
         return str(error).partition("\n")[0]
     return None
+
+
+def check_kernels(device: torch.device) -> str | None:
+    """Compare losses and gradients with torch's CTC on the CPU, in float64.
+
+    Returns:
+        What is wrong; None if they agree, and are the same bits the second time.
+    """
+    for sizes in CHECKED:
+        batch = _made_up(*sizes)
+        on_device = [tensor.to(device) for tensor in batch]
+        found, again = (_by_kernels(*on_device) for _ in range(2))
+        expected = _by_torch(*batch)
+        names = ("losses", "gradients")
+        for name, own, other, right in zip(names, found, again, expected, strict=True):
+            own_64 = own.cpu().double()
+            if not torch.allclose(own_64, right, MOST_ERROR, MOST_ERROR, equal_nan=True):
+                return f"its {name} of {sizes[2]} tokens are not those of torch"
+            if not torch.equal(own.nan_to_num(), other.nan_to_num()):
+                return f"its {name} of {sizes[2]} tokens differ from time to time"
+    return None
+
+
+def _made_up(n_trials: int, n_frames: int, n_tokens: int, n_labels: int) -> list[torch.Tensor]:
+    """Return logits, frames, labels and their lengths, and the gradients of the losses.
+
+    The first label is too long for its frames.
+    """
+    generator = torch.Generator().manual_seed(0)
+    logits_BPV = 2 * torch.randn(n_trials, n_frames, n_tokens, generator=generator)
+    labels_BU = torch.randint(1, n_tokens, (n_trials, n_labels), generator=generator)
+    repeated_BU = labels_BU[:, 1::5]  # the same token twice
+    repeated_BU.copy_(labels_BU[:, ::5][:, : repeated_BU.shape[1]])
+    n_labels_B = n_labels - torch.arange(n_trials)
+    n_patches_B = n_frames - 2 * torch.arange(n_trials)
+    n_patches_B[0] = n_labels // 2
+    d_losses_B = torch.linspace(0.5, 1.5, n_trials)
+    return [logits_BPV, n_patches_B, labels_BU, n_labels_B, d_losses_B]
+
+
+def _by_kernels(
+    logits_BPV: torch.Tensor,
+    n_patches_B: torch.Tensor,
+    labels_BU: torch.Tensor,
+    n_labels_B: torch.Tensor,
+    d_losses_B: torch.Tensor,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return losses and the gradient of the logits by our kernels."""
+    logits_BPV = logits_BPV.detach().requires_grad_()
+    losses_B = _Loss.apply(logits_BPV, labels_BU, n_patches_B, n_labels_B, 0)  # type: ignore[no-untyped-call]
+    return losses_B.detach(), torch.autograd.grad(losses_B, logits_BPV, d_losses_B)[0]
+
+
+def _by_torch(
+    logits_BPV: torch.Tensor,
+    n_patches_B: torch.Tensor,
+    labels_BU: torch.Tensor,
+    n_labels_B: torch.Tensor,
+    d_losses_B: torch.Tensor,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return losses and the gradient of the logits by torch, in float64."""
+    logits_BPV = logits_BPV.double().requires_grad_()
+    log_probs_PBV = logits_BPV.log_softmax(-1).transpose(0, 1)
+    losses_B = torch.nn.functional.ctc_loss(
+        log_probs_PBV, labels_BU, n_patches_B, n_labels_B, reduction="none"
+    )
+    return losses_B.detach(), torch.autograd.grad(losses_B, logits_BPV, d_losses_B.double())[0]
 
 
 @lru_cache
