@@ -16,6 +16,7 @@ import gpu_sections
 import gpu_variants
 
 SECTIONS = {
+    "paths": gpu_variants.check_paths,
     "attention": gpu_kernels.check_attention,
     "CTC": gpu_kernels.check_ctc,
     "host waits": gpu_kernels.check_waits,

@@ -19,6 +19,8 @@ import torch
 from cortext.bench.training.compare import shapes
 from cortext.bench.training.sides import Ours, SidePlan
 from cortext.bench.training.worker import TrainingWorker
+from cortext.training import cuda_paths
+from cortext.training.distributed import own_device
 from gpu_sections import BF16
 
 if TYPE_CHECKING:
@@ -132,6 +134,18 @@ def runnable(checks: Checks, model: str) -> Iterator[tuple[str, tuple[str, ...]]
             checks.cannot_run(f"{model} {name}", f"this version does not have it: {lacks}")
         else:
             yield name, parts
+
+
+def check_paths(checks: Checks) -> None:
+    """Note which parts of the fast path prove themselves on this GPU, and why others do not."""
+    if not checks.on_gpu:
+        checks.cannot_run("fast paths", "they need a GPU")
+        return
+    for part in cuda_paths.PARTS:
+        if why := part.why_not(own_device(checks.device)):
+            checks.cannot_run(part.name, why)
+        else:
+            checks.holds(part.name, True)
 
 
 def check_variants(checks: Checks) -> None:
