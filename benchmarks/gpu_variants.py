@@ -30,8 +30,9 @@ SWITCHES: dict[str, tuple[str, Any]] = {
     "CTC": ("cortext.training.ctc_cuda.why_not", "turned off"),
     "graph": ("cortext.training.torch_backend.why_not", "turned off"),
     "GRU": ("cortext.models.layers.path_taken", "a CUDA graph"),
-    "fused": ("cortext.models.fused.why_no_triton", "turned off"),
-    "smoothing": ("cortext.features.augment.why_no_triton", "turned off"),
+    "blocks": ("cortext.models.fused.why_not_blocks", "turned off"),
+    "read-in": ("cortext.models.inputs.why_no_kernels", "turned off"),
+    "smoothing": ("cortext.training.batches.why_no_kernels", "turned off"),
 }
 """The function that decides about each part, and its answer where the part is off. Clipping inside
 AdamW is an attribute of the optimiser instead."""
@@ -46,13 +47,13 @@ VARIANTS: dict[str, dict[str, tuple[str, ...]]] = {
     "gru": COMMON
     | {
         "+ one kernel for all frames": (*GRAPHED, "GRU"),
-        "+ fused read-in": (*GRAPHED, "GRU", "fused"),
-        "+ noise and smoothing in one kernel": (*GRAPHED, "GRU", "fused", "smoothing"),
+        "+ fused read-in": (*GRAPHED, "GRU", "read-in"),
+        "+ noise and smoothing in one kernel": (*GRAPHED, "GRU", "read-in", "smoothing"),
     },
     "transformer": COMMON
     | {
-        "+ fused, packed blocks": (*GRAPHED, "fused"),
-        "+ noise and smoothing in one kernel": (*GRAPHED, "fused", "smoothing"),
+        "+ fused, packed blocks": (*GRAPHED, "blocks", "read-in"),
+        "+ noise and smoothing in one kernel": (*GRAPHED, "blocks", "read-in", "smoothing"),
     },
 }
 """Parts of the fast path that are on, by model and variant."""

@@ -506,7 +506,8 @@ def test_a_machine_without_nvrtc_is_told_so_for_each_part(monkeypatch):
     monkeypatch.setattr(
         cuda_paths, "path_of", lambda device, n_units: ("a graph", f"not {n_units}")
     )
-    monkeypatch.setattr(cuda_paths.fused, "why_not", lambda *given, **named: None)
+    monkeypatch.setattr(cuda_paths.fused, "why_not_blocks", lambda model, device: None)
+    monkeypatch.setattr(cuda_paths.fused, "why_no_kernels", lambda check, device: f"{check}: no")
     assert cuda_paths.describe_paths(device) == [
         "compute capability 9.0",
         "a training step: kernel by kernel (libnvrtc.so.13 is missing)",
@@ -514,6 +515,8 @@ def test_a_machine_without_nvrtc_is_told_so_for_each_part(monkeypatch):
         "a GRU of 768 units, in 16 bits: kernels for each frame (not 768)",
         "a GRU of 256 units, in 16 bits: kernels for each frame (not 256)",
         "a Transformer, in 16 bits: fused kernels",
+        "day layers, in 16 bits: torch's kernels (check_softsign: no)",
+        "noise and smoothing: torch's kernels (check_smoothing: no)",
     ]
 
 

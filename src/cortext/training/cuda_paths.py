@@ -54,7 +54,11 @@ def _gru(n_units: int) -> Callable[[torch.device], str | None]:
 
 def _transformer(device: torch.device) -> str | None:
     model = read_train_config("transformer_t15").model
-    return fused.why_not(model, device, bf16=True)
+    return fused.why_not_blocks(model, device)
+
+
+def _kernels(check: str) -> Callable[[torch.device], str | None]:
+    return lambda device: fused.why_no_kernels(check, device)
 
 
 PARTS = (
@@ -70,6 +74,13 @@ PARTS = (
         for n_units in WIDTHS
     ),
     Part("a Transformer, in 16 bits", "fused kernels", "torch's kernels", _transformer),
+    Part(
+        "day layers, in 16 bits",
+        "one kernel behind the product",
+        "torch's kernels",
+        _kernels("check_softsign"),
+    ),
+    Part("noise and smoothing", "one kernel", "torch's kernels", _kernels("check_smoothing")),
 )
 """The parts, in the order in which they are shown."""
 
