@@ -17,7 +17,7 @@ CMAKE := PATH="$(abspath $(BIN)):$$PATH" cmake
 CHECKED := LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so)" \
     PYTHONPATH=tools/sanitize:build/sanitize PYTHONMALLOC=malloc ASAN_OPTIONS=detect_leaks=0 OMP_NUM_THREADS=1
 
-.PHONY: setup system native checked sanitize fuzz demo live test coverage test-narrow test-slow test-tpu test-tf test-falcon test-gpu test-accelerators environments wheel test-wheel lint format docs bench clean
+.PHONY: setup system native checked sanitize fuzz demo live test coverage test-narrow test-slow test-tpu test-tf test-falcon test-gpu bench-gpu test-accelerators environments wheel test-wheel lint format docs bench clean
 
 setup: $(DEV)  ## the environment with everything that development needs
 
@@ -129,6 +129,9 @@ test-falcon: $(VENV)/.built $(VENV)-falcon/.made  ## the decoder for the FALCON 
 
 test-gpu: $(DEV)  ## every part that can use a GPU, compared with the CPU, at most 20 minutes; DEVICE=cpu runs what needs no GPU
 	$(BIN)/python benchmarks/gpu_check.py --device $(DEVICE)
+
+bench-gpu: $(DEV)  ## results of the fast path for GPUs, and what each part of it gives, in less than six minutes; DEVICE=cpu runs what needs no GPU
+	$(BIN)/python benchmarks/gpu_bench.py --device $(DEVICE)
 
 test-accelerators:  ## tests of JAX and TensorFlow, each on a core of its own
 	$(MAKE) -j 2 --output-sync=target test-tpu test-tf

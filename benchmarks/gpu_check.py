@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -144,17 +144,53 @@ def page_of(result: dict[str, Any]) -> str:
     sections = [(name, f"{seconds:.0f} s") for name, seconds in result["seconds"].items()]
     training = result["measured"].get("training", {})
     times = [row for model, found in training.items() for row in _times(model, found)]
+    variants = [
+        part
+        for model, found in result["measured"].get("variants", {}).items()
+        for part in (f"## Variants of {model}", variants_table(found))
+    ]
     lines = [
         f"# Checks on {device['name']}",
         f"{made['created'][:10]}, commit {made['commit']}, torch {made['versions']['torch']}, {named}.",
         markdown_table(["section", "check", "found", "at most", "result"], rows),
-        "## Training",
-        "Times are medians. A GPU is busy while it computes or copies. Memory is the peak of the tensors.",
-        markdown_table(["model", "shape", "side", "in", "ms a step", "GPU busy", "memory"], times),
+        *variants,
+        *(training_lines(times) if times else ()),
         "## Time of the checks",
         markdown_table(["section", "time"], sections),
     ]  # fmt: skip
     return "\n\n".join(lines) + "\n"
+
+
+def training_lines(times: list[tuple[str, ...]]) -> list[str]:
+    """Return the part of a page on whole trainers side by side."""
+    return [
+        "## Training",
+        "Times are medians. A GPU is busy while it computes or copies. Memory is the peak of the tensors.",
+        markdown_table(["model", "shape", "side", "in", "ms a step", "GPU busy", "memory"], times),
+    ]
+
+
+def variants_table(found: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return a table of variants, each beside the one above it and the first.
+
+    Args:
+        found: Median `ms` of a step, and `busy_share` or None, by variant.
+    """
+    rows, first, above = [], None, None
+    for name, values in found.items():
+        ms = values["ms"]
+        busy = values.get("busy_share")
+        rows.append(
+            (
+                name,
+                f"{ms:.1f}",
+                "" if above is None else f"{ms - above:+.1f}",
+                "" if first is None else f"{first / ms:.2f} x",
+                "" if busy is None else f"{busy:.0%}",
+            )
+        )
+        first, above = first or ms, ms
+    return markdown_table(["variant", "ms a step", "change", "as fast", "GPU busy"], rows)
 
 
 def _times(model: str, found: dict[str, Any]) -> Iterator[tuple[str, ...]]:
@@ -182,17 +218,27 @@ def _word(check: dict[str, Any]) -> str:
 
 
 def main() -> int:
-    """Run the sections and write the results; return the exit status."""
+    """Run the sections of the checks; return the exit status."""
     import gpu_kernels
     import gpu_sections
 
-    sections = gpu_sections.SECTIONS | gpu_kernels.SECTIONS
+    return run(gpu_sections.SECTIONS | gpu_kernels.SECTIONS, __doc__, Path("build/gpu"))
+
+
+def run(sections: Mapping[str, Callable[[Checks], None]], about: str | None, out: Path) -> int:
+    """Run sections and write the results; return the exit status.
+
+    Args:
+        sections: Functions that add what they find, by name.
+        about: What `--help` says.
+        out: Folder to write, unless the command names another.
+    """
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        description=about, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--device", default="cuda", help="cuda, cuda:N or cpu")
     parser.add_argument("--only", action="append", choices=sections, help="only this section")
-    parser.add_argument("--out", type=Path, default=Path("build/gpu"), help="folder to write")
+    parser.add_argument("--out", type=Path, default=out, help="folder to write")
     chosen = parser.parse_args()
     own_device(chosen.device)
     kind = chosen.device.partition(":")[0]

@@ -6,9 +6,16 @@ import sys
 
 import numpy as np
 import pytest
+import torch
 
+import gpu_bench
 import gpu_check
+import gpu_page
+import gpu_variants
 from cortext.errors import MissingLibrary
+from cortext.training import ctc_cuda
+
+RESULTS = sorted((gpu_page.PAGE.parents[2] / "benchmarks" / "results").glob("gpu-bench-*.json"))
 
 
 def test_differences_are_relative_to_the_largest_expected_value(tmp_path):
@@ -65,3 +72,76 @@ def test_the_script_runs_without_a_gpu(tmp_path):
         "host waits of a step"
     }
     assert "# Checks on CPU" in (tmp_path / "cpu.md").read_text()
+
+
+def test_a_table_of_variants_compares_each_with_the_one_above_and_the_first():
+    found = {
+        "before": {"ms": 20.0, "busy_share": 0.5},
+        "+ graph": {"ms": 8.0, "busy_share": None},
+        "+ kernel": {"ms": 10.0},
+    }
+    rows = gpu_check.variants_table(found).splitlines()[2:]
+    assert rows == [
+        "| before | 20.0 |  |  | 50% |",
+        "| + graph | 8.0 | -12.0 | 2.50 x |  |",
+        "| + kernel | 10.0 | +2.0 | 2.00 x |  |",
+    ]
+
+
+def test_a_part_that_is_turned_off_says_why_it_is_not_taken():
+    device = torch.device("cuda", 0)
+    with gpu_variants.only(("optimizer", "graph")):
+        assert "turned off" in ctc_cuda.why_not(device, 10)
+    with gpu_variants.only(("CTC",)):
+        assert "511" in ctc_cuda.why_not(device, 512)
+
+
+def test_the_page_gets_the_tables_of_a_result_and_keeps_what_that_lacks():
+    result = {
+        "device": {"name": "a GPU", "cuda": "13.0", "cudnn": 91900},
+        "provenance": {"created": "2026-11-28T07:00:00", "versions": {"torch": "2.11.0"}},
+        "seconds": {"CTC": 30.0, "variants": 60.0},
+        "checks": [
+            {"section": "CTC", "name": "losses", "passed": True, "found": 2e-6, "bound": 1e-5},
+            {"section": "CTC", "name": "cuDNN", "passed": None, "found": None, "bound": None},
+        ],
+        "measured": {
+            "ctc": {
+                "ours, 41 tokens": {"losses": 1.2e-7, "gradients": 3e-7, "ms": 0.104},
+                "cudnn, 41 tokens": "CUDNN_STATUS_NOT_SUPPORTED. And more.",
+            },
+            "variants": {"gru": {"before": {"ms": 20.0, "busy_share": 0.5}}},
+        },
+    }
+    page = "a\n<!-- bench ctc -->\nold\n<!-- end -->\nb <!-- bench transformer -->old<!-- end -->"
+    found = gpu_page.tables(result)
+    assert "1 checks passed, 0 failed, in 1.5 minutes" in found["device"]
+    assert "| CTC | 1 | 0 | 0.2 |" in found["checks"]
+    assert "| before | 20.0 |" in found["gru"]
+    text = gpu_page.filled(page, found)
+    assert "| 41 tokens | cortext | 0.10 | 1e-07 | 3e-07 |" in text
+    assert "| 41 tokens | cuDNN |  |  | CUDNN_STATUS_NOT_SUPPORTED |" in text
+    assert text.count("old") == 1
+
+
+@pytest.mark.parametrize("path", RESULTS, ids=lambda path: path.name)
+def test_the_page_shows_the_kept_result(path):
+    page = gpu_page.PAGE.read_text(encoding="utf-8")
+    assert gpu_page.filled(page, gpu_page.tables(json.loads(path.read_text()))) == page
+
+
+@pytest.mark.slow
+def test_the_benchmark_of_parts_runs_without_a_gpu(tmp_path):
+    command = [sys.executable, gpu_bench.__file__, "--device", "cpu", "--out", tmp_path]
+    ended = subprocess.run(
+        [*map(str, command), "--only", "variants, times", "--only", "CTC"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    variants = json.loads((tmp_path / "cpu.json").read_text())["measured"]["variants"]
+    assert {model: list(found) for model, found in variants.items()} == {
+        "gru": ["before"],
+        "transformer": ["before"],
+    }

@@ -85,7 +85,8 @@ class DoctorReport:
         advice: Lines about possible improvements.
         broken: Lines about installed parts that do not work.
         steps: Training steps that were taken; empty if none were.
-        computes: Lines about the instructions that the processor computes models with.
+        computes: Lines about the instructions that the processor computes models with, and about
+            how each GPU trains.
     """
 
     looked: list[tuple[str, str]]
@@ -188,6 +189,9 @@ def examine(
     if found.attached and not on_tpu:
         broken.append(f"there are {found.chips} TPU chips, and no installed backend sees them")
     computes = _instructions(broken)
+    every = [device for backend in backends for device in backend.devices]
+    paths = (f"{gpu['name']}: {line}" for gpu in every for line in gpu.get("paths", ()))
+    computes += dict.fromkeys(paths)  # of equal GPUs once
     pages = system.hugepages(found.generation if found.attached else None)
     advice = [*system.variables(env, found.chips), *versions.clashes(have, versions.libtpu_pins())]
     build = versions.tensorflow_without_tpu(have, found.chips)

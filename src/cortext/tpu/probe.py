@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 ANSWER = "cortext.tpu.probe: "
 """Prefix of lines with an answer; libraries write to stdout, too."""
 Device = dict[str, Any]
-"""Device by kind (cpu, cuda or tpu), name and memory_gib (None if the backend does not tell it)."""
+"""Device by kind (cpu, cuda or tpu), name and memory_gib (None if the backend does not tell it).
+
+With torch a GPU also has `paths`, lines on how it trains.
+"""
 MODELS = {
     "gru": ["model.n_units=128", "model.n_layers=2"],
     "triple_gru": [
@@ -47,8 +50,11 @@ def torch_devices(tpu: str | None) -> list[Device]:
 
     devices: list[Device] = [{"kind": "cpu", "name": _processor(), "memory_gib": _memory_gib()}]
     for number in range(torch.cuda.device_count()):
-        found = torch.cuda.get_device_properties(number)
-        devices.append({"kind": "cuda", "name": found.name, "memory_gib": _gib(found.total_memory)})
+        from cortext.training.cuda_paths import describe_paths
+
+        found, device = torch.cuda.get_device_properties(number), torch.device("cuda", number)
+        gpu = {"kind": "cuda", "name": found.name, "memory_gib": _gib(found.total_memory)}
+        devices.append(gpu | {"paths": describe_paths(device)})
     return devices
 
 

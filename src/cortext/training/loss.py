@@ -248,8 +248,7 @@ def ctc_loss(
 
     Args:
         logits_BPV: Float [B, P, V], not normalised.
-        n_patches_B: Frames of each trial, int64 [B], on any device; CUDA's CTC wants it on the
-            host.
+        n_patches_B: Frames of each trial, int64 [B], on any device.
         labels_BU: Labels, int64 [B, U], padded with 0.
         n_labels_B: Length of each label, int64 [B], on any device like `n_patches_B`.
         blank: Number of the CTC blank.
@@ -261,6 +260,12 @@ def ctc_loss(
     if own := substitute(ctc_loss, logits_BPV):
         return own(logits_BPV, n_patches_B, labels_BU, n_labels_B, blank)
     _check_shapes(logits_BPV, n_patches_B, labels_BU, n_labels_B)
+    if logits_BPV.device.type == "cuda":
+        from cortext.training.ctc_cuda import cuda_ctc_loss
+
+        own_B = cuda_ctc_loss(logits_BPV, n_patches_B, labels_BU, n_labels_B, blank)
+        if own_B is not None:
+            return own_B
     # CTC adds up log-probabilities over hundreds of frames; bfloat16 keeps two to three digits.
     log_probs_PBV = logits_BPV.float().log_softmax(-1).transpose(0, 1)
     return torch.nn.functional.ctc_loss(
