@@ -1,5 +1,7 @@
 """A GRU in training on CUDA: layers side by side, replayed as a CUDA graph.
 
+For cards and sizes that `gru_kernel.py` does not take.
+
 cuDNN starts two kernels for each layer and frame, forwards and backwards. The host needs longer to
 start them than the GPU to compute them; a CUDA graph starts them all at once. cuDNN also computes
 layer after layer. Here the trials are cut into pieces of frames: a layer takes a piece as soon as
@@ -61,6 +63,8 @@ def graphed(
         padding to a multiple of `STEP`. None if a graph would be one too many: without one, cuDNN
         is faster.
     """
+    if x_BPI.is_cuda and torch.cuda.is_current_stream_capturing():  # part of a larger graph
+        return layers_side_by_side(x_BPI, state_LBD, weights, p)
     n_patches = x_BPI.shape[1]
     x_BPI = F.pad(x_BPI, (0, 0, 0, -n_patches % STEP))
     every = [x_BPI, state_LBD, *(weight for layer in weights for weight in layer)]

@@ -16,12 +16,14 @@ import torch.nn.functional as F
 from torch import nn
 
 from cortext.models.gru_graph import graphed, in_16_bits_on_cuda
+from cortext.models.gru_kernel import in_one_kernel
 from cortext.models.recurrence import (
     recurrence,
     refuse_second_derivatives,
     with_padding,
     without_padding,
 )
+from cortext.models.recurrence_paths import KERNEL, path_taken
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -290,8 +292,8 @@ def gru(
     """Run a one-directional, batch-first `nn.GRU`, without the padding if that is faster.
 
     With gradients on a CPU, `recurrence.py` computes it, in float32 or bfloat16. In training in 16
-    bits on a GPU, `gru_graph.py` does. In all other cases (and always in float64) the module runs
-    itself, with cuDNN on a GPU.
+    bits on a GPU, `gru_kernel.py` or `gru_graph.py` does; `recurrence_paths.py` says which. In all
+    other cases (and always in float64) the module runs itself, with cuDNN on a GPU.
 
     Args:
         module: The GRU.
@@ -314,7 +316,7 @@ def gru(
         or state_LBD.dtype == torch.float64
     ):
         if n_patches_B is not None and torch.is_grad_enabled() and in_16_bits_on_cuda(x_BPI):
-            found = _graphed(module, x_BPI, state_LBD, layers or range(module.num_layers))
+            found = _in_16_bits(module, x_BPI, state_LBD, layers or range(module.num_layers))
             if found is not None:
                 return found
         if layers is not None:
@@ -337,15 +339,21 @@ def gru(
     return with_padding(x_NI, lengths, n_patches), torch.stack(last)
 
 
-def _graphed(
+def _in_16_bits(
     module: nn.GRU, x_BPI: torch.Tensor, state_LBD: torch.Tensor, layers: range
 ) -> tuple[torch.Tensor, torch.Tensor] | None:
-    """Run layers of a GRU as a CUDA graph; None where there are too many graphs; see `gru`."""
+    """Run layers of a GRU in training on CUDA; None where cuDNN is faster; see `gru`."""
     p = module.dropout if module.training else 0.0
     if layers.start:  # between layers, as nn.GRU does
         x_BPI = dropout(x_BPI, p, module.training)
     weights = [_weights(module, layer) for layer in layers]
-    return graphed(module, x_BPI, state_LBD, weights, p)
+    if path_taken(x_BPI.device, module.hidden_size) != KERNEL:
+        return graphed(module, x_BPI, state_LBD, weights, p)
+    n_trials, n_patches, _ = x_BPI.shape
+    starts_B = n_patches * torch.arange(n_trials + 1, dtype=torch.int32, device=x_BPI.device)
+    x_NI = x_BPI.flatten(0, 1)
+    hidden_ND, state_LBD = in_one_kernel(x_NI, starts_B, n_patches, state_LBD, weights, p)
+    return hidden_ND.view(n_trials, n_patches, -1), state_LBD
 
 
 def _some_layers(
