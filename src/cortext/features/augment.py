@@ -19,7 +19,7 @@ import torch
 from cortext.arguments import check_list, check_text, check_type
 from cortext.config import check_fields
 from cortext.errors import ConfigError
-from cortext.features.smooth import check_batch, check_kernel, smooth
+from cortext.features.smooth import check_batch, check_kernel, gaussian_kernel, smooth
 from cortext.memory import to_device
 from cortext.plugins import build
 from cortext.registry import Registry
@@ -49,6 +49,8 @@ class Augmenter(Protocol):
         ...
 
 
+MOST_TAPS = 32
+"""Most taps of a smoothing that one kernel computes together with the augmentation."""
 _MOST = 1e30  # noise of this size still is a finite float32
 
 AUGMENTATIONS = Registry("augmentation")
@@ -156,27 +158,34 @@ def augment(
     x_BTC = x_BTC.to(torch.float32, copy=True)
     n_trials, _, n_features = x_BTC.shape
 
-    def normal(*shape: int) -> torch.Tensor:
-        # Not torch's default dtype, which a program may have set: the result is float32.
-        return torch.randn(shape, generator=generator, device=x_BTC.device, dtype=torch.float32)
-
     if settings.static_gain_std > 0:
         gain_BCC = torch.eye(n_features, device=x_BTC.device, dtype=torch.float32)
-        gain_BCC = gain_BCC + normal(n_trials, n_features, n_features) * settings.static_gain_std
+        gain_BCC = (
+            gain_BCC
+            + _normal((n_trials, n_features, n_features), generator) * settings.static_gain_std
+        )
         x_BTC = x_BTC @ gain_BCC
     if settings.white_noise_std > 0:
-        x_BTC.add_(normal(*x_BTC.shape), alpha=settings.white_noise_std)
+        x_BTC.add_(_normal(x_BTC.shape, generator), alpha=settings.white_noise_std)
     if settings.constant_offset_std > 0:
-        x_BTC.add_(normal(n_trials, 1, n_features), alpha=settings.constant_offset_std)
+        offset_B1C = _normal((n_trials, 1, n_features), generator)
+        x_BTC.add_(offset_B1C, alpha=settings.constant_offset_std)
     if settings.random_walk_std > 0:
         x_BTC += torch.cumsum(
-            normal(*x_BTC.shape) * settings.random_walk_std, dim=settings.random_walk_axis
+            _normal(x_BTC.shape, generator) * settings.random_walk_std,
+            dim=settings.random_walk_axis,
         )
     if settings.random_cut > 0:
         cut = _draw(settings.random_cut, generator)
         x_BTC = x_BTC[:, cut:]
         n_bins_B = n_bins_B - cut
     return x_BTC, n_bins_B
+
+
+def _normal(shape: Sequence[int], generator: torch.Generator) -> torch.Tensor:
+    """Draw standard normal numbers, float32."""
+    # Not torch's default dtype, which a program may have set: the result is float32.
+    return torch.randn(shape, generator=generator, device=generator.device, dtype=torch.float32)
 
 
 def _draw(below: int, generator: torch.Generator) -> int:
@@ -198,6 +207,7 @@ def prepare(
     extra: Sequence[Augmenter] = (),
     *,
     clear_padding: bool = False,
+    in_one_kernel: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Prepare a batch for the model: augment it (in training, with a generator), and smooth it.
 
@@ -211,6 +221,7 @@ def prepare(
         extra: Augmentations that follow the release's, before smoothing or after it.
         clear_padding: Zero the bins after each trial. A model that fills a trial's last patch with
             zeros needs it: smoothing spreads the trial's last bins, and noise, over them.
+        in_one_kernel: On CUDA, augment and smooth in one of Triton's kernels, if `settings` allow.
 
     Returns:
         Features float32 [b, T, C] and bins int64 [b] of the b trials of `rows`.
@@ -218,25 +229,87 @@ def prepare(
     check_batch(x_BTC)
     check_type(n_bins_B, torch.Tensor, "n_bins", "a tensor [trials]")
     check_type(settings, Augmentation, "settings", "an Augmentation")
+    later = [augmentation for augmentation in extra if follows_smoothing(augmentation)]
+    n_trials = len(x_BTC)
     if generator is not None:
         check_type(generator, torch.Generator, "generator", "a torch.Generator")
+    in_one_kernel = in_one_kernel and len(later) == len(extra) and _is_simple(settings)
+    if generator is not None and in_one_kernel:
+        x_BTC, every_B = _augment_and_smooth(
+            x_BTC, n_bins_B, settings, generator, rows, clear_padding
+        )
+    else:
+        x_BTC, every_B = _augment_then_smooth(
+            x_BTC, n_bins_B, settings, generator, rows, extra, clear_padding
+        )
+    if generator is not None and later:
+        x_BTC = _augment_rows(x_BTC, rows, n_trials, every_B, later, generator)
+    return x_BTC, every_B[rows]
+
+
+def _augment_then_smooth(
+    x_BTC: torch.Tensor,
+    n_bins_B: torch.Tensor,
+    settings: Augmentation,
+    generator: torch.Generator | None,
+    rows: slice,
+    extra: Sequence[Augmenter],
+    clear_padding: bool,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Augment a batch and smooth `rows` of it; return these, and the bins of all trials."""
+    if generator is not None:
         x_BTC, n_bins_B = augment(x_BTC, n_bins_B, settings, generator)
         for augmentation in extra:
             if not follows_smoothing(augmentation):
                 x_BTC = augmentation(x_BTC, n_bins_B, generator)
-    n_trials, every_B = len(x_BTC), n_bins_B
     x_BTC = x_BTC[rows]
-    n_bins_B = n_bins_B[rows]
     if settings.smooth_data:
         x_BTC = smooth(x_BTC, settings.smooth_kernel_std, settings.smooth_kernel_size)
     x_BTC = x_BTC.float()
     if clear_padding:
         t_T = torch.arange(x_BTC.shape[1], device=x_BTC.device)
-        end_B = to_device(n_bins_B, x_BTC.device)
+        end_B = to_device(n_bins_B[rows], x_BTC.device)
         x_BTC = x_BTC.masked_fill((t_T >= end_B[:, None])[..., None], 0.0)
-    later = [augmentation for augmentation in extra if follows_smoothing(augmentation)]
-    if generator is not None and later:
-        x_BTC = _augment_rows(x_BTC, rows, n_trials, every_B, later, generator)
+    return x_BTC, n_bins_B
+
+
+def _is_simple(settings: Augmentation) -> bool:
+    """Tell whether one kernel can augment and smooth; it is compiled for the number of taps."""
+    if settings.static_gain_std > 0 or settings.random_walk_std > 0 or not settings.smooth_data:
+        return False
+    n_taps = len(gaussian_kernel(settings.smooth_kernel_std, settings.smooth_kernel_size))
+    return n_taps <= MOST_TAPS
+
+
+def _augment_and_smooth(
+    x_BTC: torch.Tensor,
+    n_bins_B: torch.Tensor,
+    settings: Augmentation,
+    generator: torch.Generator,
+    rows: slice,
+    clear_padding: bool,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Do what `_augment_then_smooth` does with the same draws, in one kernel on a GPU."""
+    from cortext.features import smooth_kernel
+
+    x_BTC = x_BTC.contiguous()
+    noise, offset, cut = None, None, 0
+    if settings.white_noise_std > 0:
+        noise = _normal(x_BTC.shape, generator)[rows]
+    if settings.constant_offset_std > 0:
+        offset = _normal((len(x_BTC), 1, x_BTC.shape[2]), generator)[rows].contiguous()
+    if settings.random_cut > 0:
+        cut = _draw(settings.random_cut, generator)
+    n_bins_B = n_bins_B - cut
+    taps_K = gaussian_kernel(settings.smooth_kernel_std, settings.smooth_kernel_size)
+    x_BTC = smooth_kernel.smooth(
+        x_BTC[rows, cut:],
+        to_device(torch.from_numpy(taps_K), x_BTC.device),
+        None if noise is None else noise[:, cut:],
+        offset,
+        (settings.white_noise_std, settings.constant_offset_std),
+        to_device(n_bins_B[rows], x_BTC.device) if clear_padding else None,
+    )
     return x_BTC, n_bins_B
 
 

@@ -197,6 +197,28 @@ def by_distance(value_N: torch.Tensor, distance_PK: torch.Tensor) -> torch.Tenso
     return value_N[distance_PK.clamp(-most, most) + most]
 
 
+def distance_gradient(d_distance: torch.Tensor, first: int, n_values: int) -> torch.Tensor:
+    """Return the gradient of the numbers that `by_distance` looks up.
+
+    Args:
+        d_distance: Float [distances], the gradients of all pairs of a frame and a key, added up for
+            each distance.
+        first: The first of these distances; each is 1 more than the one before.
+        n_values: Numbers, N.
+
+    Returns:
+        Float [N].
+    """
+    most, n_distances = n_values // 2, len(d_distance)
+    low, high = max(first, -most), min(first + n_distances - 1, most)
+    d_value_N = d_distance.new_zeros(n_values)
+    d_value_N[low + most : high + most + 1] = d_distance[low - first : high - first + 1]
+    # Larger distances take the number at their end.
+    d_value_N[:1] += d_distance[: max(-most - first, 0)].sum()
+    d_value_N[-1:] += d_distance[max(most + 1 - first, 0) :].sum()
+    return d_value_N
+
+
 def attention(
     q_BHPE: torch.Tensor,
     k_BHKE: torch.Tensor,

@@ -49,9 +49,11 @@ from torch import nn
 from cortext.arguments import as_count
 from cortext.errors import ConfigError
 from cortext.memory import to_device
+from cortext.models.fused import fused_blocks, why_not_blocks
 from cortext.models.heads import outputs, read_out_layer
 from cortext.models.inputs import LAYERS, UNITS, DayLayers, InputNetworkConfig, check_settings
 from cortext.models.layers import attention, by_distance, dropout
+from cortext.models.packing import pack
 from cortext.models.recurrence import with_padding, without_padding
 from cortext.models.registry import Output, register
 
@@ -143,6 +145,7 @@ class Transformer(DayLayers):
 
     Config: ClassVar[type] = TransformerConfig
     pads_last_patch: ClassVar[bool] = True
+    packs_rows: ClassVar[bool] = True  # in training on CUDA; see `packing`
     # What adapts to a new day without day layers, as in DietCORP (Feghhi et al., 2507.02800).
     adapted: ClassVar[tuple[str, ...]] = ("patch_norm", "embedding")
 
@@ -233,6 +236,8 @@ class Transformer(DayLayers):
         n_patches_B: torch.Tensor | None,
     ) -> tuple[torch.Tensor, torch.Tensor | None, State | None]:
         """Compute the hidden units of the last and the intermediate layer, and the state."""
+        if n_patches_B is not None and (fused := fused_blocks(self, x_BTC)):
+            return *self._run_packed(fused, x_BTC, day_B, n_patches_B), None
         x_BPD = self.embed(x_BTC, day_B)
         one_length = n_patches_B is None or len(x_BPD) == 1
         if self.config.attention != "causal" or self.training or not one_length:
@@ -242,20 +247,44 @@ class Transformer(DayLayers):
         hidden_BPD, state = self.blocks.go_on(x_BPD, state or self.first_state(len(x_BPD)))
         return hidden_BPD, None, state
 
+    def why_not_fused(self, device: torch.device) -> str | None:
+        """See `DayLayers`."""
+        return why_not_blocks(self.config, device)
+
+    def _run_packed(
+        self, fused: Any, x_BTC: torch.Tensor, day_B: torch.Tensor, n_patches_B: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Compute what `_run` does in training on CUDA, on the trials' own patches alone."""
+        x_BPI = self.inputs(x_BTC, day_B)
+        rows = pack(n_patches_B, x_BPI.shape[1], x_BPI.device)
+        if x_BPI.requires_grad or self.patch_width > fused.MOST_WIDTH:
+            normed_NI = self.patch_norm(rows.without_padding(x_BPI).float())
+        else:
+            dtype = torch.get_autocast_dtype(x_BPI.device.type)
+            normed_NI = fused.norm_rows(x_BPI, rows, self.patch_norm, dtype)
+        x_ND = self._embed(normed_NI)
+        hidden_ND, middle_ND = fused.run_blocks(self.blocks, x_ND, rows)
+        middle_BPD = None if middle_ND is None else rows.with_padding(middle_ND)
+        return rows.with_padding(hidden_ND), middle_BPD
+
     def embed(self, x_BTC: torch.Tensor, day_B: torch.Tensor) -> torch.Tensor:
         """Embed the patches of smoothed features [B, T, C], float [B, P, D]."""
         x_BPI = self.inputs(x_BTC, day_B)
         # LayerNorms read float32, and what the blocks add up is float32, in mixed precision, too:
         # from bfloat16, a CPU sums the gradients of a LayerNorm's weights with errors of 5 to 50 %.
-        dtype = self.patch_norm.weight.dtype
-        embedded_BPD = self.embedding(self.patch_norm(x_BPI.to(dtype)))
-        x_BPD = self.embedding_norm(embedded_BPD.to(dtype))
+        return self._embed(self.patch_norm(x_BPI.to(self.patch_norm.weight.dtype)))
+
+    def _embed(self, normed_BPI: torch.Tensor) -> torch.Tensor:
+        """Embed normalised patches [..., I], float [..., D]."""
+        embedded_BPD = self.embedding(normed_BPI)
+        x_BPD = self.embedding_norm(embedded_BPD.to(self.embedding_norm.weight.dtype))
         return dropout(x_BPD, self.config.input_network.input_layer_dropout, self.training)
 
     def inputs(self, x_BTC: torch.Tensor, day_B: torch.Tensor | None) -> torch.Tensor:
         """Make patches [B, P, I] of smoothed features [B, T, C]; the last is filled with zeros."""
-        n_missing = -x_BTC.shape[1] % self.config.patch_size
-        x_BTC = self.day_layer(F.pad(x_BTC, (0, 0, 0, n_missing)), day_B)
+        if n_missing := -x_BTC.shape[1] % self.config.patch_size:  # `pad` copies in any case
+            x_BTC = F.pad(x_BTC, (0, 0, 0, n_missing))
+        x_BTC = self.day_layer(x_BTC, day_B)
         return x_BTC.reshape(len(x_BTC), -1, self.patch_width)
 
 
@@ -291,7 +320,7 @@ class Blocks(nn.Module):
         else:
             begin_P = p_P - p_P % config.chunk_frames
             seen = (p_P < begin_P[:, None] + config.chunk_frames) & (
-                p_P >= begin_P[:, None] - self._context(x_BPD)
+                p_P >= begin_P[:, None] - self._context(x_BPD.device)
             )
             seen = seen[None]
         # The padding comes last, where no frame of a trial looks that sees only the past.
@@ -314,14 +343,16 @@ class Blocks(nn.Module):
                 found.append(normed)
         return found[-1], found[0] if len(found) > 1 else None
 
-    def _context(self, x_BPD: torch.Tensor) -> int | torch.Tensor:
+    def _context(self, device: torch.device) -> int | torch.Tensor:
         """Return the frames before a chunk that are seen; in training, draw them."""
-        if not self.training:
-            return self.config.context_frames
+        return self.draw_context(device) if self.training else self.config.context_frames
+
+    def draw_context(self, device: torch.device) -> torch.Tensor:
+        """Draw the frames before a chunk that are seen in a batch, int64 []."""
         # torch's generator, which is seeded with the seed of the run and the number of the batch.
         # A tensor, not a number: reading it from a GPU would wait for all work in flight.
         least, most = self.config.train_context_frames
-        return torch.randint(least, most + 1, (), device=x_BPD.device)
+        return torch.randint(least, most + 1, (), device=device)
 
     def go_on(self, x_BPD: torch.Tensor, state: State) -> tuple[torch.Tensor, State]:
         """Run the next frames of trials, float [B, P, D]; return the next state, too."""

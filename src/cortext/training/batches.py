@@ -20,6 +20,7 @@ from cortext.data.packed import PackedSplit
 from cortext.data.sampler import DayBalancedSampler
 from cortext.features import Augmentation, Augmenter, prepare
 from cortext.memory import to_device
+from cortext.models.fused import CHECK_SMOOTHING, why_no_kernels
 from cortext.training.memory import ResidentTrials
 
 # Independent streams of random numbers.
@@ -120,6 +121,9 @@ class Batches:
         self.extra = extra
         self.clear_padding = clear_padding
         self.participant = participant
+        self.in_one_kernel = (
+            device.type == "cuda" and why_no_kernels(CHECK_SMOOTHING, device) is None
+        )
 
     def batch(
         self,
@@ -148,6 +152,7 @@ class Batches:
             rows,
             self.extra,
             clear_padding=self.clear_padding,
+            in_one_kernel=self.in_one_kernel,
         )
         return TrainBatch(
             x_BTC,

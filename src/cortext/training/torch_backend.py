@@ -18,6 +18,7 @@ from torch import nn, profiler
 from cortext.errors import RunError
 from cortext.features import build_augmentations
 from cortext.models import Output, read_output
+from cortext.models.inputs import DayLayers
 from cortext.models.precision import autocast, full_float32, uses_bf16
 from cortext.models.transformer import Block
 from cortext.plugins import blaming
@@ -59,6 +60,9 @@ class TorchBackend:
             participant=job.participant,
         )
         self.bf16 = uses_bf16(config.precision, self.host.type)
+        if self.host.type == "cuda" and self.bf16:
+            reason = network.why_not_fused(self.host) if isinstance(network, DayLayers) else None
+            say(f"no fused kernels train the model: {reason}", job.shown and reason is not None)
         self.optimizer = Optimizer(network, config)
         self.network = job.processes.wrap(network, all_used=job.all_used)
         self.blamed = network, job.loss

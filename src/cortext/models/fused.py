@@ -1,0 +1,71 @@
+"""Whether Triton's kernels take part in the training of a model on CUDA."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from cortext.models import proofs
+
+if TYPE_CHECKING:
+    from cortext.models.transformer import Transformer, TransformerConfig
+
+CAPABILITY = 8, 0
+"""Least compute capability, which multiplies bfloat16."""
+HEAD_UNITS = 16, 32, 64, 128
+"""Units of a head that the matrix units of a GPU multiply without padding."""
+MOST_UNITS = 2048
+"""Hidden units of a frame, which a program holds in registers."""
+CHECK_BLOCKS = "cortext.models.fused_checks:check_blocks"
+CHECK_SOFTSIGN = "cortext.models.fused_checks:check_softsign"
+CHECK_SMOOTHING = "cortext.features.smooth_check:check_smoothing"
+
+
+@cache
+def why_no_kernels(check: str, device: torch.device, *given: int) -> str | None:
+    """Return why Triton's kernels are not used on a device; None if they are right there.
+
+    Call it before a CUDA graph is captured.
+
+    Args:
+        check: `module:function` that compares the kernels with torch's operations; see `proofs`.
+        device: The device.
+        given: Further arguments of the check.
+    """
+    if device.type != "cuda":
+        return f"the device is {device.type}"
+    if torch.cuda.get_device_capability(device) < CAPABILITY:
+        return "the GPU is older than compute capability 8.0"
+    if find_spec("triton") is None:
+        return "Triton is not installed"
+    index = torch.cuda.current_device() if device.index is None else device.index
+    return proofs.why_not(check, torch.device("cuda", index), *given)
+
+
+def why_not_blocks(config: TransformerConfig, device: torch.device) -> str | None:
+    """Return why the blocks of a model are not fused in training in 16 bits; None if they are."""
+    if config.head_units not in HEAD_UNITS:
+        return f"model.head_units is {config.head_units}, none of {', '.join(map(str, HEAD_UNITS))}"
+    if config.n_units > MOST_UNITS:
+        return f"model.n_units is {config.n_units}, above {MOST_UNITS}"
+    sizes = config.n_units, config.n_heads, config.head_units
+    return why_no_kernels(CHECK_BLOCKS, device, *sizes)
+
+
+def in_16_bits(network: nn.Module, x: torch.Tensor) -> bool:
+    """Tell whether a network is being trained in 16 bits on CUDA."""
+    training = network.training and torch.is_grad_enabled()
+    return x.device.type == "cuda" and training and torch.is_autocast_enabled("cuda")
+
+
+def fused_blocks(network: Transformer, x: torch.Tensor) -> Any:
+    """Return the module `fused_blocks` if it trains the blocks of a model on `x`, else None."""
+    if not in_16_bits(network, x) or why_not_blocks(network.config, x.device) is not None:
+        return None
+    from cortext.models import fused_blocks
+
+    return fused_blocks
