@@ -24,9 +24,10 @@ from cortext.plugins import blaming
 from cortext.training.backend import DeviceSpec, Job, StepResult, StepValues
 from cortext.training.batches import DROPOUT, Batches, TrainBatch, derived_seed
 from cortext.training.distributed import Processes, own_device, own_random_numbers, processes
+from cortext.training.graphed_step import GraphedSteps, Graphs, Rates, StaticBatch, why_not
 from cortext.training.loss import check_losses
 from cortext.training.memory import resident_trials
-from cortext.training.optim import Optimizer
+from cortext.training.optim import Optimizer, day_learning_rate, learning_rate
 from cortext.training.progress import say
 
 
@@ -62,6 +63,7 @@ class TorchBackend:
         self.optimizer = Optimizer(network, config)
         self.network = job.processes.wrap(network, all_used=job.all_used)
         self.blamed = network, job.loss
+        self.steps = self._graphed_steps() if self.host.type == "cuda" else None
 
     @staticmethod
     def profiled(folder: Path, first: int, end: int) -> AbstractContextManager[Callable[[], None]]:
@@ -90,32 +92,73 @@ class TorchBackend:
     def update(self, step: int, batch: TrainBatch) -> StepResult:
         """See `Backend`."""
         config = self.job.config
-        network = self.network.train()
-        world = self.job.processes.world
         # The process with the most trials takes so many pieces; others may take fewer.
         most_pieces = config.gradient_accumulation_steps
-        pieces = min(most_pieces, len(batch))
         seed = derived_seed(config.seed, DROPOUT, step) + self.job.processes.rank * most_pieces
-        finished = []
-        indices = []
+        rates = Rates(
+            learning_rate(config, step),
+            day_learning_rate(config, step),
+            step / config.num_training_batches,
+        )
+        if self.steps is not None and not self.steps.graphs.failed:
+            torch.manual_seed(seed)
+            return StepResult(step, batch.indices, *self.steps(batch, rates))
+        pieces = min(most_pieces, len(batch))
+        finished, indices = [], []
         for piece in range(pieces):
             part = batch.part(piece, pieces) if pieces > 1 else batch
             torch.manual_seed(seed + piece)  # different dropout for each piece and process
-            # Processes exchange gradients once per batch: with the last piece.
-            with nullcontext() if world == 1 or piece == pieces - 1 else network.no_sync():  # type: ignore[operator]
-                with blaming(*self.blamed), autocast(self.host, self.bf16):
-                    losses = self.job.loss(network, part, step / config.num_training_batches)
-                check_losses(losses, len(part), self.job.loss)
-                # The mean over the whole batch. The factor `world` undoes the average of the
-                # processes' gradients.
-                share = losses["loss"].sum() * (world / config.dataset.batch_size)
-                with blaming(*self.blamed):
-                    share.backward()  # type: ignore[no-untyped-call]
-            finished.append({name: loss_B.detach() for name, loss_B in losses.items()})
+            finished.append(self._add_gradients(part, rates, piece == pieces - 1))
             indices.append(part.indices)
-        norm = self.optimizer.step(step, batch.days)
+        norm = self.optimizer.move(batch.days, rates.lr, rates.day_lr)
         losses = {name: torch.cat([part[name] for part in finished]) for name in finished[0]}
         return StepResult(step, np.concatenate(indices), losses, norm)
+
+    def _take(
+        self, batch: TrainBatch, rates: Rates
+    ) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
+        """Take a step of one piece; see `Step`."""
+        self.optimizer.clear()  # of what a capture may have left that failed
+        losses = self._add_gradients(batch, rates, True)
+        return losses, self.optimizer.move(batch.days, rates.lr, rates.day_lr)
+
+    def _add_gradients(self, part: TrainBatch, rates: Rates, last: bool) -> dict[str, torch.Tensor]:
+        """Add the gradients of a piece of a batch; return its losses by name.
+
+        Args:
+            part: The piece.
+            rates: Numbers of the step.
+            last: True for the last piece, with which processes exchange gradients.
+        """
+        network = self.network.train()
+        world = self.job.processes.world
+        with nullcontext() if world == 1 or last else network.no_sync():  # type: ignore[operator]
+            with blaming(*self.blamed), autocast(self.host, self.bf16):
+                losses = self.job.loss(network, part, rates.fraction)  # type: ignore[arg-type]
+            check_losses(losses, len(part), self.job.loss)
+            # The mean over the whole batch. The factor `world` undoes the average of the
+            # processes' gradients.
+            share = losses["loss"].sum() * (world / self.job.config.dataset.batch_size)
+            with blaming(*self.blamed):
+                share.backward()  # type: ignore[no-untyped-call]
+        return {name: loss_B.detach() for name, loss_B in losses.items()}
+
+    def _graphed_steps(self) -> GraphedSteps | None:
+        """Return what replays steps as CUDA graphs; None, after a line that says why, if not."""
+        job, settings = self.job, self.job.config.dataset
+        if why := why_not(job, self.bf16):
+            say(f"note: steps are not replayed as CUDA graphs: {why}", job.shown)
+            return None
+        batch = StaticBatch(
+            self.host,
+            n_trials=settings.batch_size,
+            n_bins=int(job.split.n_bins_N.max()),
+            n_features=job.split.n_features,
+            n_labels=int(job.split.n_labels_N.max()),
+            n_days=settings.days_per_batch,
+            n_patches=job.model.network.n_patches,
+        )
+        return GraphedSteps(self._take, batch, self.optimizer.tensors, Graphs(self.host, job.shown))
 
     def read(self, updates: list[StepResult]) -> list[StepValues]:
         """See `Backend`."""

@@ -1,0 +1,286 @@
+"""Whole training steps as CUDA graphs, one for each bucket of lengths.
+
+The host needs longer to start the kernels of a step than a GPU to run them. A CUDA graph holds all
+of them, from the first layer to AdamW, and one call starts it. It reads and writes the same memory
+each time. A batch is therefore copied to where the graph reads it, padded to a bucket of lengths,
+and learning rates are numbers on the device. Noise and smoothing stay on a stream of their own,
+where they fill what a recurrence leaves idle; see `batches.ahead`.
+
+Dropout in a graph is drawn from torch's generator, whose seed and position the graph reads at every
+replay: a step depends on (seed, step) alone, whether it is replayed or not.
+
+B trials, T bins, C features, P patches, U labels.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any, TypeVar, cast
+
+import torch
+from torch import nn
+
+from cortext.memory import to_device
+from cortext.plugins import is_own
+from cortext.training.adversarial import Adversarial
+from cortext.training.backend import Job
+from cortext.training.batches import TrainBatch
+from cortext.training.loss import CTC
+from cortext.training.progress import say
+
+T = TypeVar("T")
+
+PATCHES = 16
+"""Batches are padded to a multiple of so many patches."""
+LABELS = 8
+"""Labels are padded to a multiple of so many."""
+MOST_GRAPHS = 32
+"""Graphs of a run. Further lengths run without one."""
+LOSSES = (CTC, Adversarial)
+"""Losses that read no number on the host."""
+
+
+def why_not(job: Job, bf16: bool) -> str | None:
+    """Return why a job's steps cannot be replayed; None if they can."""
+    network = job.model.network
+    if job.processes.world > 1:
+        return "several processes share a batch"
+    if (pieces := job.config.gradient_accumulation_steps) > 1:
+        return f"gradient_accumulation_steps is {pieces}"
+    if is_own(network):
+        return f"the model is of your own ({type(network).__name__})"
+    if type(job.loss) not in LOSSES:
+        return f"the loss is {type(job.loss).__name__}"
+    modules = list(network.modules())
+    if any(module._forward_hooks or module._forward_pre_hooks for module in modules):
+        return "the model has hooks, which a graph would not call"
+    # cuDNN keeps the random numbers of its dropout in memory that a new seed replaces.
+    if not bf16 and any(isinstance(module, nn.GRU) and module.dropout for module in modules):
+        return "in float32 cuDNN draws the dropout between GRU layers"
+    return None
+
+
+@dataclass
+class Rates:
+    """Numbers that change from step to step: floats, or tensors on the device.
+
+    Attributes:
+        lr: Learning rate of all parameters but the day layers.
+        day_lr: Learning rate of the day layers.
+        fraction: Share of the training that is done, in [0, 1).
+    """
+
+    lr: float | torch.Tensor
+    day_lr: float | torch.Tensor
+    fraction: float | torch.Tensor
+
+
+Step = Callable[[TrainBatch, Rates], tuple[dict[str, torch.Tensor], torch.Tensor]]
+"""Function that takes a training step and returns losses by name, [B] each, and the norm."""
+
+
+class GraphedSteps:
+    """Training steps on padded batches, replayed as CUDA graphs on a GPU.
+
+    Args:
+        take: Takes a step.
+        batch: Memory for batches.
+        held: Function that returns the tensors that steps read and write beside the batch.
+        graphs: Captures the steps.
+    """
+
+    def __init__(
+        self,
+        take: Step,
+        batch: StaticBatch,
+        held: Callable[[], Iterable[torch.Tensor]],
+        graphs: Graphs,
+    ) -> None:
+        self.take, self.batch, self.held, self.graphs = take, batch, held, graphs
+        device = batch.day_B.device
+        # The fused AdamW reads float32. The others keep the digits that they have as floats.
+        dtypes = torch.float32, torch.float64, torch.float64
+        self.rates = Rates(*(torch.zeros((), dtype=dtype, device=device) for dtype in dtypes))
+
+    def __call__(
+        self, batch: TrainBatch, rates: Rates
+    ) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
+        """Take a step; return losses by name, [B] each, and the norm, in memory of their own."""
+        padded = self.batch.fill(batch)
+        for name, value in vars(rates).items():
+            getattr(self.rates, name).fill_(value)
+        self.graphs.forget_unless([*self.held(), self.batch.x_N])
+        key = "step", padded.x_BTC.shape, len(padded.days)
+        losses, norm = self.graphs.run(key, lambda: self.take(padded, self.rates))
+        return {name: loss_B.detach().clone() for name, loss_B in losses.items()}, norm.clone()
+
+
+class StaticBatch:
+    """Memory that all graphs read a batch from; a batch of fewer bins takes a part of it.
+
+    Args:
+        device: Device of the memory.
+        n_trials: Most trials of a batch.
+        n_bins: Bins of the longest trial; longer ones replace the memory.
+        n_features: Features of a bin.
+        n_labels: Longest label.
+        n_days: Most different days of a batch.
+        n_patches: Function from bins to frames of logits.
+    """
+
+    def __init__(
+        self,
+        device: torch.device,
+        *,
+        n_trials: int,
+        n_bins: int,
+        n_features: int,
+        n_labels: int,
+        n_days: int,
+        n_patches: Callable[[int], int],
+    ) -> None:
+        self.n_patches = n_patches
+        self.x_N = torch.empty(
+            n_trials * padded_bins(n_bins, n_patches) * n_features, device=device
+        )
+        self.day_B, self.n_bins_B, self.n_patches_B, self.n_labels_B = torch.zeros(
+            4, n_trials, dtype=torch.int64, device=device
+        )
+        self.labels_BU = self.day_B.new_zeros(n_trials, -(-n_labels // LABELS) * LABELS)
+        self.days = self.day_B.new_zeros(n_days)
+
+    def fill(self, batch: TrainBatch) -> TrainBatch:
+        """Copy a training batch into the memory; return it, padded, all of it on the device.
+
+        The last day is repeated: an optimiser that writes the same numbers to the same day again
+        moves it once.
+        """
+        x_BTC = self.features(batch.x_BTC)
+        names = "day_B", "n_bins_B", "n_patches_B", "n_labels_B"
+        rows: dict[str, Any] = {name: self.numbers(name, getattr(batch, name)) for name in names}
+        labels_BU = self.labels_BU[: len(batch)].zero_()
+        labels_BU[:, : batch.labels_BU.shape[1]].copy_(batch.labels_BU)
+        self.days[: len(batch.days)].copy_(batch.days)
+        self.days[len(batch.days) :] = batch.days[-1:]
+        return replace(batch, x_BTC=x_BTC, labels_BU=labels_BU, days=self.days, **rows)
+
+    def features(self, x_BTC: torch.Tensor) -> torch.Tensor:
+        """Copy features [B, T, C] into the memory; return them, padded with zeros."""
+        n_trials, n_bins, n_features = x_BTC.shape
+        shape = n_trials, padded_bins(n_bins, self.n_patches), n_features
+        if (needed := math.prod(shape)) > len(self.x_N):
+            self.x_N = self.x_N.new_empty(needed)
+        own_BTC = self.x_N[:needed].view(shape)
+        own_BTC[:, :n_bins].copy_(x_BTC)
+        own_BTC[:, n_bins:].zero_()
+        return own_BTC
+
+    def numbers(self, name: str, values_B: torch.Tensor) -> torch.Tensor:
+        """Copy a number of each trial, from any device, into the memory of that name."""
+        own_B: torch.Tensor = getattr(self, name)[: len(values_B)]
+        return own_B.copy_(to_device(values_B, own_B.device))
+
+
+def padded_bins(n_bins: int, n_patches: Callable[[int], int]) -> int:
+    """Return the bins that a batch is padded to: the most that give a multiple of `PATCHES`.
+
+    Args:
+        n_bins: Bins of the longest trial.
+        n_patches: Function from bins to frames of logits.
+    """
+    wanted = max(1, -(-n_patches(n_bins) // PATCHES)) * PATCHES
+    while n_patches(n_bins + 1) <= wanted:
+        n_bins += 1
+    return n_bins
+
+
+class Graphs:
+    """Functions of fixed memory, captured as CUDA graphs when a key comes the second time.
+
+    The first call of a key makes what a capture cannot: libraries' handles, compiled kernels, the
+    optimiser's moments.
+
+    All graphs of a device share one pool of memory. They never run at the same time, so each may
+    overwrite what another has left. It grows to about the largest graph's need.
+
+    Args:
+        device: A GPU; on another device functions are only called.
+        shown: Say on the terminal if a capture fails.
+    """
+
+    def __init__(self, device: torch.device, shown: bool = True) -> None:
+        self.device = device
+        self.shown = shown
+        self.failed = False
+        self._graphs: dict[Hashable, tuple[torch.cuda.CUDAGraph, Any] | None] = {}
+        self._held: tuple[int, ...] = ()
+
+    def forget_unless(self, held: Iterable[torch.Tensor]) -> None:
+        """Drop all graphs unless these tensors lie where they lay the last time."""
+        addresses = tuple(tensor.data_ptr() for tensor in held)
+        if addresses != self._held:
+            self._graphs.clear()
+            self._held = addresses
+
+    def run(self, key: Hashable, function: Callable[[], T]) -> T:
+        """Call a function, or replay what it did.
+
+        Args:
+            key: What the function depends on beside the contents of its memory.
+            function: Reads and writes the same memory at every call, and returns tensors.
+
+        Returns:
+            The function's result. Copy its tensors before the next call, which may overwrite them.
+        """
+        found = self._graphs.get(key)
+        if found is None and key in self._graphs and self._may_capture():
+            found = self._graphs[key] = self._captured(function)
+        self._graphs.setdefault(key, None)
+        if found is None:
+            return function()
+        graph, result = found
+        graph.replay()
+        return cast(T, result)
+
+    def _may_capture(self) -> bool:
+        if self.device.type != "cuda" or self.failed:
+            return False
+        return sum(graph is not None for graph in self._graphs.values()) < MOST_GRAPHS
+
+    def _captured(self, function: Callable[[], T]) -> tuple[torch.cuda.CUDAGraph, T] | None:
+        """Capture a function without running it; None, after a line that says so, if it fails."""
+        graph = torch.cuda.CUDAGraph()
+        stream, pool = _capturing(self.device)
+        try:
+            # A thread prepares the next batch meanwhile: its calls are none of the graph's.
+            with torch.cuda.graph(graph, pool, stream, "thread_local"):
+                result = function()
+        except RuntimeError as error:
+            self.failed = True
+            reason = str(error.__context__ or error).partition("\n")[0]
+            say(f"note: steps are not replayed as CUDA graphs: {reason}", self.shown)
+            _recover(self.device, pool)
+            return None
+        return graph, result
+
+
+@lru_cache
+def _capturing(device: torch.device) -> tuple[torch.cuda.Stream, Any]:
+    """Return the stream that graphs are captured on, and their pool of memory.
+
+    Kernels keep the stream's priority, which is above that of the thread that prepares batches.
+    """
+    return torch.cuda.Stream(device, priority=-1), torch.cuda.graph_pool_handle()  # type: ignore[no-untyped-call]
+
+
+def _recover(device: torch.device, pool: Any) -> None:
+    """Undo what a capture that has failed leaves behind: torch ends neither of them itself."""
+    index = torch.cuda.current_device() if device.index is None else device.index
+    with suppress(RuntimeError):
+        torch._C._cuda_endAllocateToPool(index, pool)
+    generator = torch.cuda.default_generators[index]
+    generator.graphsafe_set_state(generator.clone_state())
