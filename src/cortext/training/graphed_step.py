@@ -25,6 +25,7 @@ import torch
 from torch import nn
 
 from cortext.memory import to_device
+from cortext.models import Output
 from cortext.plugins import is_own
 from cortext.training.adversarial import Adversarial
 from cortext.training.backend import Job
@@ -119,6 +120,41 @@ class GraphedSteps:
         return {name: loss_B.detach().clone() for name, loss_B in losses.items()}, norm.clone()
 
 
+class GraphedForward:
+    """Forward passes of padded batches without gradients, replayed as CUDA graphs on a GPU.
+
+    Args:
+        forward: Runs the model in evaluation mode.
+        steps: The steps of the same model, whose memory for batches is used.
+        graphs: Captures the forward passes.
+    """
+
+    def __init__(
+        self, forward: Callable[[TrainBatch], Output], steps: GraphedSteps, graphs: Graphs
+    ) -> None:
+        self.forward, self.batch, self.held, self.graphs = forward, steps.batch, steps.held, graphs
+
+    @torch.no_grad()
+    def __call__(self, batch: TrainBatch) -> Output:
+        """Return the output for a batch, without a state, in memory of its own."""
+        memory = self.batch
+        padded = replace(
+            batch,
+            x_BTC=memory.features(batch.x_BTC),
+            day_B=memory.numbers("day_B", batch.day_B),
+            n_patches_B=memory.numbers("n_patches_B", batch.n_patches_B),
+        )
+        self.graphs.forget_unless([*self.held(), memory.x_N])
+        found = self.graphs.run(padded.x_BTC.shape, lambda: self.forward(padded))
+        n_frames = memory.n_patches(batch.x_BTC.shape[1])
+
+        def own(tensor_BPX: torch.Tensor) -> torch.Tensor:
+            return tensor_BPX[:, :n_frames].clone()
+
+        extras = {name: own(tensor_BPX) for name, tensor_BPX in found.extras.items()}
+        return Output(own(found.logits), None, extras)
+
+
 class StaticBatch:
     """Memory that all graphs read a batch from; a batch of fewer bins takes a part of it.
 
@@ -209,12 +245,12 @@ class Graphs:
 
     Args:
         device: A GPU; on another device functions are only called.
-        shown: Say on the terminal if a capture fails.
+        what: Name of the functions, for the line that says that a capture has failed.
+        shown: Print that line.
     """
 
-    def __init__(self, device: torch.device, shown: bool = True) -> None:
-        self.device = device
-        self.shown = shown
+    def __init__(self, device: torch.device, what: str, shown: bool = True) -> None:
+        self.device, self.what, self.shown = device, what, shown
         self.failed = False
         self._graphs: dict[Hashable, tuple[torch.cuda.CUDAGraph, Any] | None] = {}
         self._held: tuple[int, ...] = ()
@@ -262,7 +298,7 @@ class Graphs:
         except RuntimeError as error:
             self.failed = True
             reason = str(error.__context__ or error).partition("\n")[0]
-            say(f"note: steps are not replayed as CUDA graphs: {reason}", self.shown)
+            say(f"note: {self.what} are not replayed as CUDA graphs: {reason}", self.shown)
             _recover(self.device, pool)
             return None
         return graph, result

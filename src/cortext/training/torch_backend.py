@@ -24,7 +24,14 @@ from cortext.plugins import blaming
 from cortext.training.backend import DeviceSpec, Job, StepResult, StepValues
 from cortext.training.batches import DROPOUT, Batches, TrainBatch, derived_seed
 from cortext.training.distributed import Processes, own_device, own_random_numbers, processes
-from cortext.training.graphed_step import GraphedSteps, Graphs, Rates, StaticBatch, why_not
+from cortext.training.graphed_step import (
+    GraphedForward,
+    GraphedSteps,
+    Graphs,
+    Rates,
+    StaticBatch,
+    why_not,
+)
 from cortext.training.loss import check_losses
 from cortext.training.memory import resident_trials
 from cortext.training.optim import Optimizer, day_learning_rate, learning_rate
@@ -63,7 +70,10 @@ class TorchBackend:
         self.optimizer = Optimizer(network, config)
         self.network = job.processes.wrap(network, all_used=job.all_used)
         self.blamed = network, job.loss
-        self.steps = self._graphed_steps() if self.host.type == "cuda" else None
+        self.steps: GraphedSteps | None = None
+        self.forwards: GraphedForward | None = None
+        if self.host.type == "cuda":
+            self._replay_graphs()
 
     @staticmethod
     def profiled(folder: Path, first: int, end: int) -> AbstractContextManager[Callable[[], None]]:
@@ -143,12 +153,12 @@ class TorchBackend:
                 share.backward()  # type: ignore[no-untyped-call]
         return {name: loss_B.detach() for name, loss_B in losses.items()}
 
-    def _graphed_steps(self) -> GraphedSteps | None:
-        """Return what replays steps as CUDA graphs; None, after a line that says why, if not."""
+    def _replay_graphs(self) -> None:
+        """Replay steps and forward passes as CUDA graphs, or say why that cannot be."""
         job, settings = self.job, self.job.config.dataset
         if why := why_not(job, self.bf16):
             say(f"note: steps are not replayed as CUDA graphs: {why}", job.shown)
-            return None
+            return
         batch = StaticBatch(
             self.host,
             n_trials=settings.batch_size,
@@ -158,7 +168,9 @@ class TorchBackend:
             n_days=settings.days_per_batch,
             n_patches=job.model.network.n_patches,
         )
-        return GraphedSteps(self._take, batch, self.optimizer.tensors, Graphs(self.host, job.shown))
+        steps, passes = (Graphs(self.host, what, job.shown) for what in ("steps", "forward passes"))
+        self.steps = GraphedSteps(self._take, batch, self.optimizer.tensors, steps)
+        self.forwards = GraphedForward(self._forward, self.steps, passes)
 
     def read(self, updates: list[StepResult]) -> list[StepValues]:
         """See `Backend`."""
@@ -177,6 +189,11 @@ class TorchBackend:
 
     def forward(self, batch: TrainBatch) -> Output:
         """See `Backend`."""
+        if self.forwards is None or self.forwards.graphs.failed or torch.is_grad_enabled():
+            return self._forward(batch)
+        return self.forwards(batch)
+
+    def _forward(self, batch: TrainBatch) -> Output:
         with self.evaluating() as network, blaming(network):
             found = network(batch.x_BTC, batch.day_B, n_patches_B=batch.n_patches_B)
         return read_output(found)._replace(state=None)
