@@ -121,18 +121,51 @@ class Recorded(Graphs):
 
 def test_a_key_is_captured_when_it_comes_again_and_forgotten_when_memory_moves(monkeypatch):
     monkeypatch.setattr(graphed_step, "MOST_GRAPHS", 2)
-    graphs, held = Recorded(), [torch.zeros(1), torch.zeros(1)]
-    graphs.forget_unless(held)
+    graphs = Recorded()
     for key in "aababbccc":
-        graphs.forget_unless(held)
+        graphs.forget_unless("here")
         assert graphs.run(key, lambda key=key: key) == key
     assert graphs.captured == ["a", "b"]  # "c" would be one too many
     assert graphs.replayed == ["a", "a", "b", "b"]
-    graphs.forget_unless([held[0], torch.zeros(1)])
+    graphs.forget_unless("there")
     for _ in range(2):
         graphs.run("a", lambda: "new")
     assert graphs.captured == ["a", "b", "new"]
     assert graphs.replayed[-1] == "new"
+
+
+def test_what_cannot_be_captured_any_more_is_said_once(capsys):
+    graphs, reasons = Recorded(), []
+    graphs.why_not = lambda: reasons[0] if reasons else None
+    for key in "aabb":
+        if key == "b":
+            reasons.append("the model has hooks")
+        assert graphs.run(key, lambda key=key: key) == key
+    assert graphs.captured == ["a"]
+    assert graphs.failed
+    line = "note: steps are not replayed as CUDA graphs: the model has hooks"
+    assert capsys.readouterr().err.splitlines() == [line]
+
+
+def test_a_callback_that_freezes_or_moves_weights_or_changes_dropout_makes_new_graphs(
+    short, packed, tmp_path
+):
+    with Trainer(short, packed, tmp_path / "run", progress=False) as trainer:
+        network, facts = trainer.model.network, trainer.backend._facts
+        trainer.run(1)
+        found = [facts(), facts()]
+        assert found[0] == found[1]
+        network.out.weight.requires_grad_(False)
+        found[1:] = [facts()]
+        network.out.bias.data = network.out.bias.data.clone()
+        found.append(facts())
+        network.config.input_network.input_layer_dropout = 0.1
+        found.append(facts())
+        network.gru.dropout = 0.1
+        found.append(facts())
+        network.out.register_forward_pre_hook(lambda *_: None)
+        found.append(facts())
+        assert len(set(found)) == 6
 
 
 def job(**changes):

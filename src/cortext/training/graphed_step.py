@@ -15,7 +15,7 @@ B trials, T bins, C features, P patches, U labels.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -47,7 +47,7 @@ LOSSES = (CTC, Adversarial)
 
 def why_not(job: Job, bf16: bool) -> str | None:
     """Return why a job's steps cannot be replayed; None if they can."""
-    network = job.model.network
+    network: nn.Module = job.model.network
     if job.processes.world > 1:
         return "several processes share a batch"
     if (pieces := job.config.gradient_accumulation_steps) > 1:
@@ -90,18 +90,14 @@ class GraphedSteps:
     Args:
         take: Takes a step.
         batch: Memory for batches.
-        held: Function that returns the tensors that steps read and write beside the batch.
+        facts: Function that returns what else a graph takes over as it was when it was captured.
         graphs: Captures the steps.
     """
 
     def __init__(
-        self,
-        take: Step,
-        batch: StaticBatch,
-        held: Callable[[], Iterable[torch.Tensor]],
-        graphs: Graphs,
+        self, take: Step, batch: StaticBatch, facts: Callable[[], Hashable], graphs: Graphs
     ) -> None:
-        self.take, self.batch, self.held, self.graphs = take, batch, held, graphs
+        self.take, self.batch, self.facts, self.graphs = take, batch, facts, graphs
         device = batch.day_B.device
         # The fused AdamW reads float32. The others keep the digits that they have as floats.
         dtypes = torch.float32, torch.float64, torch.float64
@@ -114,7 +110,7 @@ class GraphedSteps:
         padded = self.batch.fill(batch)
         for name, value in vars(rates).items():
             getattr(self.rates, name).fill_(value)
-        self.graphs.forget_unless([*self.held(), self.batch.x_N])
+        self.graphs.forget_unless((self.facts(), self.batch.x_N.data_ptr()))
         key = "step", padded.x_BTC.shape, len(padded.days)
         losses, norm = self.graphs.run(key, lambda: self.take(padded, self.rates))
         return {name: loss_B.detach().clone() for name, loss_B in losses.items()}, norm.clone()
@@ -132,7 +128,8 @@ class GraphedForward:
     def __init__(
         self, forward: Callable[[TrainBatch], Output], steps: GraphedSteps, graphs: Graphs
     ) -> None:
-        self.forward, self.batch, self.held, self.graphs = forward, steps.batch, steps.held, graphs
+        self.forward, self.graphs = forward, graphs
+        self.batch, self.facts = steps.batch, steps.facts
 
     @torch.no_grad()
     def __call__(self, batch: TrainBatch) -> Output:
@@ -144,7 +141,7 @@ class GraphedForward:
             day_B=memory.numbers("day_B", batch.day_B),
             n_patches_B=memory.numbers("n_patches_B", batch.n_patches_B),
         )
-        self.graphs.forget_unless([*self.held(), memory.x_N])
+        self.graphs.forget_unless((self.facts(), memory.x_N.data_ptr()))
         found = self.graphs.run(padded.x_BTC.shape, lambda: self.forward(padded))
         n_frames = memory.n_patches(batch.x_BTC.shape[1])
 
@@ -245,22 +242,31 @@ class Graphs:
 
     Args:
         device: A GPU; on another device functions are only called.
-        what: Name of the functions, for the line that says that a capture has failed.
+        what: Name of the functions, for the line that says that they are not replayed.
+        why_not: Function that returns why they cannot be captured; None if they can.
         shown: Print that line.
+
+    Attributes:
+        failed: True if nothing is captured from now on.
     """
 
-    def __init__(self, device: torch.device, what: str, shown: bool = True) -> None:
-        self.device, self.what, self.shown = device, what, shown
-        self.failed = False
+    def __init__(
+        self,
+        device: torch.device,
+        what: str,
+        why_not: Callable[[], str | None] = lambda: None,
+        shown: bool = True,
+    ) -> None:
+        self.device, self.what, self.why_not, self.shown = device, what, why_not, shown
+        self.failed = device.type == "cuda" and self._give_up(why_not())
         self._graphs: dict[Hashable, tuple[torch.cuda.CUDAGraph, Any] | None] = {}
-        self._held: tuple[int, ...] = ()
+        self._facts: Hashable = None
 
-    def forget_unless(self, held: Iterable[torch.Tensor]) -> None:
-        """Drop all graphs unless these tensors lie where they lay the last time."""
-        addresses = tuple(tensor.data_ptr() for tensor in held)
-        if addresses != self._held:
+    def forget_unless(self, facts: Hashable) -> None:
+        """Drop all graphs unless these facts are those of the last time."""
+        if facts != self._facts:
             self._graphs.clear()
-            self._held = addresses
+            self._facts = facts
 
     def run(self, key: Hashable, function: Callable[[], T]) -> T:
         """Call a function, or replay what it did.
@@ -285,7 +291,17 @@ class Graphs:
     def _may_capture(self) -> bool:
         if self.device.type != "cuda" or self.failed:
             return False
-        return sum(graph is not None for graph in self._graphs.values()) < MOST_GRAPHS
+        if sum(graph is not None for graph in self._graphs.values()) >= MOST_GRAPHS:
+            return False
+        return not self._give_up(self.why_not())  # hooks may be new
+
+    def _give_up(self, why: str | None) -> bool:
+        """Capture nothing from now on, and say why; do nothing for None."""
+        if why is None:
+            return False
+        self.failed = True
+        say(f"note: {self.what} are not replayed as CUDA graphs: {why}", self.shown)
+        return True
 
     def _captured(self, function: Callable[[], T]) -> tuple[torch.cuda.CUDAGraph, T] | None:
         """Capture a function without running it; None, after a line that says so, if it fails."""
@@ -296,9 +312,7 @@ class Graphs:
             with torch.cuda.graph(graph, pool, stream, "thread_local"):
                 result = function()
         except RuntimeError as error:
-            self.failed = True
-            reason = str(error.__context__ or error).partition("\n")[0]
-            say(f"note: {self.what} are not replayed as CUDA graphs: {reason}", self.shown)
+            self._give_up(str(error.__context__ or error).partition("\n")[0])
             _recover(self.device, pool)
             return None
         return graph, result

@@ -302,10 +302,10 @@ class Optimizer:
             parameter.grad = None
 
     def tensors(self) -> list[torch.Tensor]:
-        """Return all tensors that steps read and write."""
+        """Return the moments and step counts."""
         of_days = [*self.day_adam.mean.values(), *self.day_adam.square.values()]
         others = [tensor for entry in self.adam.state.values() for tensor in entry.values()]
-        return [*self.trainable, *of_days, self.day_adam.steps, *others]
+        return [*of_days, self.day_adam.steps, *others]
 
     def state(self) -> dict[str, torch.Tensor]:
         """Return the moments and step counts by name.

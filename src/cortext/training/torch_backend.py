@@ -6,7 +6,7 @@ B trials, P patches, V tokens.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Hashable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -156,8 +156,8 @@ class TorchBackend:
     def _replay_graphs(self) -> None:
         """Replay steps and forward passes as CUDA graphs, or say why that cannot be."""
         job, settings = self.job, self.job.config.dataset
-        if why := why_not(job, self.bf16):
-            say(f"note: steps are not replayed as CUDA graphs: {why}", job.shown)
+        steps = Graphs(self.host, "steps", lambda: why_not(job, self.bf16), job.shown)
+        if steps.failed:
             return
         batch = StaticBatch(
             self.host,
@@ -168,9 +168,30 @@ class TorchBackend:
             n_days=settings.days_per_batch,
             n_patches=job.model.network.n_patches,
         )
-        steps, passes = (Graphs(self.host, what, job.shown) for what in ("steps", "forward passes"))
-        self.steps = GraphedSteps(self._take, batch, self.optimizer.tensors, steps)
+        self.steps = GraphedSteps(self._take, batch, self._facts, steps)
+        passes = Graphs(self.host, "forward passes", steps.why_not, job.shown)
         self.forwards = GraphedForward(self._forward, self.steps, passes)
+
+    def _facts(self) -> Hashable:
+        """Return what a graph takes over as it was when it was captured.
+
+        A callback may move weights to other memory, freeze some, or change dropout.
+        """
+        network: nn.Module = self.job.model.network
+        tensors = (*network.parameters(), *self.optimizer.tensors())
+        places = tuple((tensor.data_ptr(), tensor.requires_grad) for tensor in tensors)
+        modules = tuple(
+            (
+                getattr(module, "dropout", None),
+                *map(len, (module._forward_hooks, module._forward_pre_hooks)),
+            )
+            for module in network.modules()
+        )
+        settings = (
+            repr(getattr(network, "config", None)),
+            repr(getattr(self.job.loss, "config", None)),
+        )
+        return places, modules, settings
 
     def read(self, updates: list[StepResult]) -> list[StepValues]:
         """See `Backend`."""
