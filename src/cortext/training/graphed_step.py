@@ -15,6 +15,7 @@ B trials, T bins, C features, P patches, U labels.
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Callable, Hashable
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -237,8 +238,8 @@ class Graphs:
     The first call of a key makes what a capture cannot: libraries' handles, compiled kernels, the
     optimiser's moments.
 
-    All graphs of a device share one pool of memory. They never run at the same time, so each may
-    overwrite what another has left. It grows to about the largest graph's need.
+    All graphs of a process, on one GPU, share one pool of memory. They never run at the same time,
+    so each may overwrite what another has left. It grows to about the largest graph's need.
 
     Args:
         device: A GPU; on another device functions are only called.
@@ -305,8 +306,9 @@ class Graphs:
 
     def _captured(self, function: Callable[[], T]) -> tuple[torch.cuda.CUDAGraph, T] | None:
         """Capture a function without running it; None, after a line that says so, if it fails."""
-        graph = torch.cuda.CUDAGraph()
-        stream, pool = _capturing(self.device)
+        graph, stream = torch.cuda.CUDAGraph(), _stream(self.device)
+        living = next(iter(_LIVING), None)
+        pool = torch.cuda.graph_pool_handle() if living is None else living.pool()
         try:
             # A thread prepares the next batch meanwhile: its calls are none of the graph's.
             with torch.cuda.graph(graph, pool, stream, "thread_local"):
@@ -315,22 +317,28 @@ class Graphs:
             self._give_up(str(error.__context__ or error).partition("\n")[0])
             _recover(self.device, pool)
             return None
+        _LIVING.add(graph)
         return graph, result
 
 
-@lru_cache
-def _capturing(device: torch.device) -> tuple[torch.cuda.Stream, Any]:
-    """Return the stream that graphs are captured on, and their pool of memory.
+_LIVING: weakref.WeakSet[torch.cuda.CUDAGraph] = weakref.WeakSet()
+"""All graphs of this process. A pool is gone with its last graph."""
 
-    Kernels keep the stream's priority, which is above that of the thread that prepares batches.
+
+@lru_cache
+def _stream(device: torch.device) -> torch.cuda.Stream:
+    """Return the stream that graphs are captured on.
+
+    Kernels keep its priority, which is above that of the thread that prepares batches.
     """
-    return torch.cuda.Stream(device, priority=-1), torch.cuda.graph_pool_handle()  # type: ignore[no-untyped-call]
+    return torch.cuda.Stream(device, priority=-1)  # type: ignore[no-untyped-call]
 
 
 def _recover(device: torch.device, pool: Any) -> None:
-    """Undo what a capture that has failed leaves behind: torch ends neither of them itself."""
+    """Undo what a capture leaves behind that has failed: torch does so where one ends well."""
     index = torch.cuda.current_device() if device.index is None else device.index
     with suppress(RuntimeError):
         torch._C._cuda_endAllocateToPool(index, pool)
-    generator = torch.cuda.default_generators[index]
-    generator.graphsafe_set_state(generator.clone_state())
+    # The generator would count on being captured until a capture ends.
+    with torch.cuda.graph(torch.cuda.CUDAGraph()):
+        torch.zeros((), device=device)
