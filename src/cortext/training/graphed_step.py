@@ -284,10 +284,25 @@ class Graphs:
             found = self._graphs[key] = self._captured(function)
         self._graphs.setdefault(key, None)
         if found is None:
-            return function()
+            return self._called(function)
         graph, result = found
         graph.replay()
         return cast(T, result)
+
+    def _called(self, function: Callable[[], T]) -> T:
+        """Call a function on the stream of captures.
+
+        torch adds up a parameter's gradient on the stream that first used the parameter, as long as
+        anything remembers that use; a capture may not wait for another stream.
+        """
+        if self.device.type != "cuda":
+            return function()
+        own, current = _stream(self.device), torch.cuda.current_stream(self.device)
+        own.wait_stream(current)
+        with torch.cuda.stream(own):
+            result = function()
+        current.wait_stream(own)
+        return result
 
     def _may_capture(self) -> bool:
         if self.device.type != "cuda" or self.failed:
