@@ -40,7 +40,7 @@ PATCHES = 16
 """Batches are padded to a multiple of so many patches."""
 LABELS = 8
 """Labels are padded to a multiple of so many."""
-MOST_GRAPHS = 32
+MOST_GRAPHS = 128
 """Graphs of a run. Further lengths run without one."""
 LOSSES = (CTC, Adversarial)
 """Losses that read no number on the host."""
