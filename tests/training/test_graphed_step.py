@@ -3,6 +3,7 @@
 A graph needs a GPU. The step that it records runs on a CPU, too.
 """
 
+import math
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -13,10 +14,11 @@ from torch import nn
 
 from cortext.models import TransformerConfig
 from cortext.models.gru import GRU, GRUConfig
-from cortext.training import Trainer, graphed_step
+from cortext.training import Trainer, cuda_graphs
 from cortext.training.batches import TrainBatch
+from cortext.training.cuda_graphs import Graphs
 from cortext.training.distributed import Processes
-from cortext.training.graphed_step import Graphs, StaticBatch, padded_bins, why_not
+from cortext.training.graphed_step import StaticBatch, padded_bins, why_not
 from cortext.training.loss import CTC, CTCConfig
 
 CPU = torch.device("cpu")
@@ -108,46 +110,104 @@ def test_padded_steps_and_forward_passes_give_what_others_give(kind, config, pac
 
 
 class Recorded(Graphs):
-    """Graphs that write down what would be captured and replayed."""
+    """Graphs that write down what would be captured and replayed; `change` spoils a replay."""
 
-    def __init__(self):
-        super().__init__(torch.device("cuda"), "steps")
+    def __init__(self, change=lambda result: result, held=list):
+        super().__init__(torch.device("cuda"), "steps", held=held)
+        self.device, self.change = CPU, change
         self.captured, self.replayed = [], []
 
-    def _called(self, function):
-        return function()
+    def _may_capture(self):
+        self.device = torch.device("cuda")
+        may = super()._may_capture()
+        self.device = CPU
+        return may
 
     def _captured(self, function):
-        self.captured.append(result := function())
-        return SimpleNamespace(replay=lambda: self.replayed.append(result)), result
+        result = torch.zeros(1)
+
+        def replay():
+            result.copy_(self.change(function()))
+            self.replayed.append(result.item())
+
+        self.captured.append(function().item())
+        return SimpleNamespace(replay=replay), result
 
 
 def test_a_key_is_captured_when_it_comes_again_and_forgotten_when_memory_moves(monkeypatch):
-    monkeypatch.setattr(graphed_step, "MOST_GRAPHS", 2)
+    monkeypatch.setattr(cuda_graphs, "MOST_GRAPHS", 2)
     graphs = Recorded()
-    for key in "aababbccc":
+    for key in (1, 1, 2, 1, 2, 2, 3, 3, 3):
         graphs.forget_unless("here")
-        assert graphs.run(key, lambda key=key: key) == key
-    assert graphs.captured == ["a", "b"]  # "c" would be one too many
-    assert graphs.replayed == ["a", "a", "b", "b"]
+        assert graphs.run(key, lambda key=key: torch.tensor([float(key)])) == key
+    assert graphs.captured == [1, 2]  # 3 would be one too many
+    assert graphs.replayed == [1, 1, 2, 2]
     graphs.forget_unless("there")
     for _ in range(2):
-        graphs.run("a", lambda: "new")
-    assert graphs.captured == ["a", "b", "new"]
-    assert graphs.replayed[-1] == "new"
+        graphs.run(1, lambda: torch.tensor([9.0]))
+    assert graphs.captured == [1, 2, 9]
+    assert graphs.replayed[-1] == 9
 
 
 def test_what_cannot_be_captured_any_more_is_said_once(capsys):
     graphs, reasons = Recorded(), []
     graphs.why_not = lambda: reasons[0] if reasons else None
-    for key in "aabb":
-        if key == "b":
+    for key in (1, 1, 2, 2):
+        if key == 2:
             reasons.append("the model has hooks")
-        assert graphs.run(key, lambda key=key: key) == key
-    assert graphs.captured == ["a"]
+        assert graphs.run(key, lambda key=key: torch.tensor([float(key)])) == key
+    assert graphs.captured == [1]
     assert graphs.failed
     line = "note: steps are not replayed as CUDA graphs: the model has hooks"
     assert capsys.readouterr().err.splitlines() == [line]
+
+
+@pytest.mark.parametrize("wrong", [0.0, 0.5, math.inf])
+def test_a_graph_that_gives_other_results_than_the_call_is_not_taken(wrong, capsys):
+    """Each call adds a random number to what is held, once, whatever the proof has called."""
+    held = torch.zeros(1)
+    graphs = Recorded(lambda result: result + wrong, lambda: [held])
+
+    def step():
+        held.add_(torch.rand(1))
+        return held * 2
+
+    graphs._captured = lambda function: (  # a capture runs nothing
+        SimpleNamespace(replay=lambda: kept.copy_(graphs.change(function()))),
+        kept,
+    )
+    kept, total = torch.zeros(1), 0.0
+    for number in range(4):
+        torch.manual_seed(number)
+        total += torch.rand(1).item()
+        torch.manual_seed(number)
+        found = graphs.run("step", step)
+        assert held.item() == pytest.approx(total, rel=1e-6)
+        assert found.item() == pytest.approx(2 * total, rel=1e-6)
+    assert graphs.failed == (wrong != 0)
+    assert capsys.readouterr().err.count("gave other results") == graphs.failed
+
+
+def test_where_memory_is_too_small_for_a_proof_nothing_is_replayed(capsys):
+    def held():
+        raise torch.OutOfMemoryError("no memory")
+
+    graphs = Recorded(held=held)
+    graphs._restore = lambda before: None
+    for _ in range(3):
+        assert graphs.run("step", lambda: torch.ones(1)) == 1
+    assert graphs.replayed == []
+    assert capsys.readouterr().err.count("memory is too small") == 1
+
+
+def test_losses_that_are_not_finite_agree_where_both_are_not():
+    inf, nan = math.inf, math.nan
+    agree = cuda_graphs._agree
+    assert agree(torch.tensor([1.0, inf]), torch.tensor([1.001, inf]))
+    assert agree(torch.tensor(nan), torch.tensor(nan))
+    assert not agree(torch.tensor([1.0, 2.0]), torch.tensor([1.0, inf]))
+    assert not agree(torch.tensor([1.0, 2.0]), torch.tensor([1.0, 2.05]))
+    assert not agree(torch.tensor([1.0, nan]), torch.tensor([1.0, 2.0]))
 
 
 def test_a_callback_that_freezes_or_moves_weights_or_changes_dropout_makes_new_graphs(
@@ -227,7 +287,7 @@ def test_replayed_steps_give_the_losses_of_others_and_a_resumed_run_is_the_same(
     losses = {}
     for name, ends in pieces.items():
         if name == "never":
-            monkeypatch.setattr(graphed_step, "MOST_GRAPHS", 0)
+            monkeypatch.setattr(cuda_graphs, "MOST_GRAPHS", 0)
         found, graphs = graphed_run(
             config, packed, tmp_path / name, ends, precision="bf16", batches_per_train_log=1
         )

@@ -15,12 +15,9 @@ B trials, T bins, C features, P patches, U labels.
 from __future__ import annotations
 
 import math
-import weakref
 from collections.abc import Callable, Hashable
-from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import lru_cache
-from typing import Any, TypeVar, cast
+from typing import Any
 
 import torch
 from torch import nn
@@ -31,17 +28,13 @@ from cortext.plugins import is_own
 from cortext.training.adversarial import Adversarial
 from cortext.training.backend import Job
 from cortext.training.batches import TrainBatch
+from cortext.training.cuda_graphs import Graphs
 from cortext.training.loss import CTC
-from cortext.training.progress import say
-
-T = TypeVar("T")
 
 PATCHES = 16
 """Batches are padded to a multiple of so many patches."""
 LABELS = 8
 """Labels are padded to a multiple of so many."""
-MOST_GRAPHS = 128
-"""Graphs of a run. Further lengths run without one."""
 LOSSES = (CTC, Adversarial)
 """Losses that read no number on the host."""
 
@@ -230,130 +223,3 @@ def padded_bins(n_bins: int, n_patches: Callable[[int], int]) -> int:
     while n_patches(n_bins + 1) <= wanted:
         n_bins += 1
     return n_bins
-
-
-class Graphs:
-    """Functions of fixed memory, captured as CUDA graphs when a key comes the second time.
-
-    The first call of a key makes what a capture cannot: libraries' handles, compiled kernels, the
-    optimiser's moments.
-
-    All graphs of a process, on one GPU, share one pool of memory. They never run at the same time,
-    so each may overwrite what another has left. It grows to about the largest graph's need.
-
-    Args:
-        device: A GPU; on another device functions are only called.
-        what: Name of the functions, for the line that says that they are not replayed.
-        why_not: Function that returns why they cannot be captured; None if they can.
-        shown: Print that line.
-
-    Attributes:
-        failed: True if nothing is captured from now on.
-    """
-
-    def __init__(
-        self,
-        device: torch.device,
-        what: str,
-        why_not: Callable[[], str | None] = lambda: None,
-        shown: bool = True,
-    ) -> None:
-        self.device, self.what, self.why_not, self.shown = device, what, why_not, shown
-        self.failed = device.type == "cuda" and self._give_up(why_not())
-        self._graphs: dict[Hashable, tuple[torch.cuda.CUDAGraph, Any] | None] = {}
-        self._facts: Hashable = None
-
-    def forget_unless(self, facts: Hashable) -> None:
-        """Drop all graphs unless these facts are those of the last time."""
-        if facts != self._facts:
-            self._graphs.clear()
-            self._facts = facts
-
-    def run(self, key: Hashable, function: Callable[[], T]) -> T:
-        """Call a function, or replay what it did.
-
-        Args:
-            key: What the function depends on beside the contents of its memory.
-            function: Reads and writes the same memory at every call, and returns tensors.
-
-        Returns:
-            The function's result. Copy its tensors before the next call, which may overwrite them.
-        """
-        found = self._graphs.get(key)
-        if found is None and key in self._graphs and self._may_capture():
-            found = self._graphs[key] = self._captured(function)
-        self._graphs.setdefault(key, None)
-        if found is None:
-            return self._called(function)
-        graph, result = found
-        graph.replay()
-        return cast(T, result)
-
-    def _called(self, function: Callable[[], T]) -> T:
-        """Call a function on the stream of captures.
-
-        torch adds up a parameter's gradient on the stream that first used the parameter, as long as
-        anything remembers that use; a capture may not wait for another stream.
-        """
-        if self.device.type != "cuda":
-            return function()
-        own, current = _stream(self.device), torch.cuda.current_stream(self.device)
-        own.wait_stream(current)
-        with torch.cuda.stream(own):
-            result = function()
-        current.wait_stream(own)
-        return result
-
-    def _may_capture(self) -> bool:
-        if self.device.type != "cuda" or self.failed:
-            return False
-        if sum(graph is not None for graph in self._graphs.values()) >= MOST_GRAPHS:
-            return False
-        return not self._give_up(self.why_not())  # hooks may be new
-
-    def _give_up(self, why: str | None) -> bool:
-        """Capture nothing from now on, and say why; do nothing for None."""
-        if why is None:
-            return False
-        self.failed = True
-        say(f"note: {self.what} are not replayed as CUDA graphs: {why}", self.shown)
-        return True
-
-    def _captured(self, function: Callable[[], T]) -> tuple[torch.cuda.CUDAGraph, T] | None:
-        """Capture a function without running it; None, after a line that says so, if it fails."""
-        graph, stream = torch.cuda.CUDAGraph(), _stream(self.device)
-        living = next(iter(_LIVING), None)
-        pool = torch.cuda.graph_pool_handle() if living is None else living.pool()
-        try:
-            # A thread prepares the next batch meanwhile: its calls are none of the graph's.
-            with torch.cuda.graph(graph, pool, stream, "thread_local"):
-                result = function()
-        except RuntimeError as error:
-            self._give_up(str(error.__context__ or error).partition("\n")[0])
-            _recover(self.device, pool)
-            return None
-        _LIVING.add(graph)
-        return graph, result
-
-
-_LIVING: weakref.WeakSet[torch.cuda.CUDAGraph] = weakref.WeakSet()
-"""All graphs of this process. A pool is gone with its last graph."""
-
-
-@lru_cache
-def _stream(device: torch.device) -> torch.cuda.Stream:
-    """Return the stream that graphs are captured on.
-
-    Kernels keep its priority, which is above that of the thread that prepares batches.
-    """
-    return torch.cuda.Stream(device, priority=-1)  # type: ignore[no-untyped-call]
-
-
-def _recover(device: torch.device, pool: Any) -> None:
-    """Undo what a capture leaves behind that has failed: torch does so where one ends well."""
-    index = torch.cuda.current_device() if device.index is None else device.index
-    with suppress(RuntimeError):
-        torch._C._cuda_endAllocateToPool(index, pool)
-    # The generator would count on being captured until a capture ends.
-    with torch.cuda.graph(torch.cuda.CUDAGraph()):
-        torch.zeros((), device=device)

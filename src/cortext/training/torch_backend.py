@@ -23,11 +23,11 @@ from cortext.models.transformer import Block
 from cortext.plugins import blaming
 from cortext.training.backend import DeviceSpec, Job, StepResult, StepValues
 from cortext.training.batches import DROPOUT, Batches, TrainBatch, derived_seed
+from cortext.training.cuda_graphs import Graphs
 from cortext.training.distributed import Processes, own_device, own_random_numbers, processes
 from cortext.training.graphed_step import (
     GraphedForward,
     GraphedSteps,
-    Graphs,
     Rates,
     StaticBatch,
     why_not,
@@ -156,7 +156,9 @@ class TorchBackend:
     def _replay_graphs(self) -> None:
         """Replay steps and forward passes as CUDA graphs, or say why that cannot be."""
         job, settings = self.job, self.job.config.dataset
-        steps = Graphs(self.host, "steps", lambda: why_not(job, self.bf16), job.shown)
+        steps = Graphs(
+            self.host, "steps", lambda: why_not(job, self.bf16), self._changed, job.shown
+        )
         if steps.failed:
             return
         batch = StaticBatch(
@@ -169,8 +171,12 @@ class TorchBackend:
             n_patches=job.model.network.n_patches,
         )
         self.steps = GraphedSteps(self._take, batch, self._facts, steps)
-        passes = Graphs(self.host, "forward passes", steps.why_not, job.shown)
+        passes = Graphs(self.host, "forward passes", steps.why_not, shown=job.shown)
         self.forwards = GraphedForward(self._forward, self.steps, passes)
+
+    def _changed(self) -> list[torch.Tensor]:
+        """Return the tensors that a step changes."""
+        return [*self.job.model.network.parameters(), *self.optimizer.tensors()]
 
     def _facts(self) -> Hashable:
         """Return what a graph takes over as it was when it was captured.
@@ -178,8 +184,7 @@ class TorchBackend:
         A callback may move weights to other memory, freeze some, or change dropout.
         """
         network: nn.Module = self.job.model.network
-        tensors = (*network.parameters(), *self.optimizer.tensors())
-        places = tuple((tensor.data_ptr(), tensor.requires_grad) for tensor in tensors)
+        places = tuple((tensor.data_ptr(), tensor.requires_grad) for tensor in self._changed())
         modules = tuple(
             (
                 getattr(module, "dropout", None),
