@@ -80,9 +80,10 @@ def test_the_multistep_schedule_of_all_weights_is_torchs():
 
 
 @pytest.mark.parametrize("weight_decay", [0.0, 0.3])
-def test_stacked_days_move_as_one_parameter_per_day_would(weight_decay):
+@pytest.mark.parametrize("repeated", [False, True])
+def test_stacked_days_move_as_one_parameter_per_day_would(weight_decay, repeated):
     """The release: absent days have no gradient, so that AdamW leaves weights, moments and step
-    counts alone.
+    counts alone. A day that is named again, to fill a list of fixed length, moves once.
     """
     generator = torch.Generator().manual_seed(0)
     start = torch.randn(4, 3, 3, generator=generator)
@@ -104,7 +105,10 @@ def test_stacked_days_move_as_one_parameter_per_day_would(weight_decay):
             stacked.grad[day] = per_day[day].grad
         reference.param_groups[0]["lr"] = lr
         reference.step()
-        ours.step(torch.tensor(days), lr, torch.tensor(0.0))
+        named = days + [days[-1]] * (4 - len(days)) if repeated else days
+        # Numbers on the device, which a CUDA graph reads at each replay, do the same.
+        rate = torch.tensor(lr, dtype=torch.float64) if repeated else lr
+        ours.step(torch.tensor(named), rate, torch.tensor(0.0))
         torch.testing.assert_close(stacked.detach(), torch.stack([day.detach() for day in per_day]))
     assert torch.equal(stacked[3], start[3])
 
@@ -132,7 +136,9 @@ class ReleaseModel(nn.Module):
         return self.out(hidden)
 
 
-def test_training_moves_every_parameter_as_the_releases_optimiser_does():
+@pytest.mark.parametrize("in_adam", [False, True])
+def test_training_moves_every_parameter_as_the_releases_optimiser_does(in_adam):
+    """Clipped before AdamW, or in it and with learning rates as tensors, as on a GPU."""
     config = TrainConfig(
         model=GRUConfig(n_units=8, n_layers=1), weight_decay=0.1, lr_warmup_steps=2, lr_warmup_steps_day=3,
         lr_max=0.05, lr_max_day=0.02, lr_decay_steps=9, lr_decay_steps_day=7, grad_norm_clip_value=0.05, epsilon=0.01,
@@ -143,6 +149,8 @@ def test_training_moves_every_parameter_as_the_releases_optimiser_does():
         models.append(build_model(config.model, n_features=3, n_days=3, n_classes=41).eval())
     ours, release = models[0], ReleaseModel(models[1])
     optimizer = Optimizer(ours, config)
+    assert not optimizer.clips_in_adam
+    optimizer.clips_in_adam = in_adam
     named = dict(release.named_parameters())
     biases = [p for name, p in named.items() if "gru.bias" in name or "out.bias" in name]
     days = [p for name, p in named.items() if "day_" in name]
@@ -182,7 +190,12 @@ def test_training_moves_every_parameter_as_the_releases_optimiser_does():
         nn.utils.clip_grad_norm_(release.parameters(), 0.05)
         reference.step()
         schedule.step()
-        optimizer.step(step, torch.from_numpy(np.unique(batch)))
+        days = torch.from_numpy(np.unique(batch))
+        if in_adam:
+            rates = learning_rate(config, step), day_learning_rate(config, step)
+            optimizer.move(days, *(torch.tensor(rate, dtype=torch.float64) for rate in rates))
+        else:
+            optimizer.step(step, days)
     for name, parameter in ours.named_parameters():
         if name.startswith("day_"):
             expected = torch.stack(
@@ -220,9 +233,11 @@ def test_the_fused_steps_are_torchs_to_the_last_bit():
                 assert torch.equal(found.state[mine][key], tensor)
 
 
-def test_a_gradient_that_is_not_finite_moves_nothing():
+@pytest.mark.parametrize("in_adam", [False, True])
+def test_a_gradient_that_is_not_finite_moves_nothing(in_adam):
     model = build_model(GRUConfig(n_units=4, n_layers=1), n_features=2, n_days=2, n_classes=41)
     optimizer = Optimizer(model, TrainConfig())
+    optimizer.clips_in_adam = in_adam
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     model.out.bias.grad = torch.full_like(model.out.bias, math.nan)
     assert math.isnan(optimizer.step(5, torch.tensor([0])))

@@ -204,8 +204,9 @@ class CTC:
         loss_B = ctc_B = _tokens_loss(found.logits, batch)
         parts = {"ctc": ctc_B}
         diphones_BPX, middle = found.extras.get("diphones"), found.extras.get("intermediate")
-        weight = self.config.phone_weight(fraction)
+        weight: Any = None
         if diphones_BPX is not None:
+            weight = self.config.phone_weight(fraction)
             parts["diphones"] = pairs_B = self._diphones_loss(diphones_BPX, batch)
             loss_B = weight * ctc_B + (1 - weight) * pairs_B
         if middle is not None:

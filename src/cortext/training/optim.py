@@ -97,8 +97,19 @@ class FusedAdamW:
         self.state: dict[torch.Tensor, dict[str, torch.Tensor]] = {}
 
     @torch.no_grad()
-    def step(self, lr: float, skipped: torch.Tensor) -> None:
-        """Move the parameters along their gradients; do nothing if the scalar `skipped` is 1."""
+    def step(
+        self,
+        lr: float | torch.Tensor,
+        skipped: torch.Tensor,
+        scale: torch.Tensor | None = None,
+    ) -> None:
+        """Move the parameters along their gradients.
+
+        Args:
+            lr: Learning rate; on CUDA a tensor is a float32 scalar there.
+            skipped: Scalar on the device; 1 moves nothing.
+            scale: Scalar on the device that the gradients are divided by; None for 1.
+        """
         for parameters, weight_decay in self.groups:
             moved: list[torch.Tensor] = [
                 parameter for parameter in parameters if parameter.grad is not None
@@ -114,11 +125,12 @@ class FusedAdamW:
                 [],
                 [state["step"] for state in states],
                 fused=True,
+                grad_scale=scale,
                 found_inf=skipped,
                 amsgrad=False,
                 beta1=self.betas[0],
                 beta2=self.betas[1],
-                lr=lr,
+                lr=lr,  # type: ignore[arg-type]
                 weight_decay=weight_decay,
                 eps=self.eps,
                 maximize=False,
@@ -165,15 +177,23 @@ class DayAdamW:
         self.steps = torch.zeros(n_days, dtype=torch.int64, device=device)
 
     @torch.no_grad()
-    def step(self, days: torch.Tensor, lr: float, skipped: torch.Tensor) -> None:
+    def step(
+        self,
+        days: torch.Tensor,
+        lr: float | torch.Tensor,
+        skipped: torch.Tensor,
+        scale: torch.Tensor | None = None,
+    ) -> None:
         """Move the given days along their gradients.
 
         Everything stays on the parameters' device, so that the call does not wait for it.
 
         Args:
-            days: int64, distinct days.
-            lr: Learning rate.
+            days: int64 days. One that is named twice moves once: all that is written to it is
+                computed from what it was before.
+            lr: Learning rate; a tensor is a float64 scalar on the device.
             skipped: Scalar on the device; 1 leaves weights, moments and step counts unchanged.
+            scale: Scalar on the device that the gradients are divided by; None for 1.
         """
         if not self.parameters:
             return
@@ -190,6 +210,8 @@ class DayAdamW:
             step_size = step_sizes.float().view(per_day)
             root = roots.float().view(per_day)
             gradient = parameter.grad[days]
+            if scale is not None:
+                gradient = gradient / scale
             before = parameter[days]
             mean_before = self.mean[name][days]
             square_before = self.square[name][days]
@@ -232,29 +254,58 @@ class Optimizer:
         )
         self.day_adam = DayAdamW(days, betas, config.epsilon, config.weight_decay_day)
         self.trainable = list(trainable.values())
+        # On a GPU AdamW divides the gradients while it reads them, which saves a pass over them.
+        self.clips_in_adam = self.trainable[0].device.type == "cuda" if trainable else False
 
     def step(self, step: int, days: torch.Tensor) -> torch.Tensor:
+        """Move the parameters with the learning rates of batch `step`, from 0; see `move`."""
+        lr, day_lr = learning_rate(self.config, step), day_learning_rate(self.config, step)
+        return self.move(days, lr, day_lr)
+
+    def move(
+        self, days: torch.Tensor, lr: float | torch.Tensor, day_lr: float | torch.Tensor
+    ) -> torch.Tensor:
         """Clip the gradients, move the parameters, clear the gradients.
 
         A norm that is not finite moves nothing. The call does not wait for the device.
 
         Args:
-            step: Number of the batch, from 0, for the learning rates.
-            days: int64 on the parameters' device, the different recording days in the batch.
+            days: int64 on the parameters' device, the recording days in the batch.
+            lr: Learning rate of all parameters but the day layers; see `FusedAdamW.step`.
+            day_lr: Learning rate of the day layers; see `DayAdamW.step`.
 
         Returns:
             The norm before clipping, a scalar on the device.
         """
+        norm, scale = self._clip()
+        skipped = (~norm.isfinite()).float()
+        self.adam.step(lr, skipped, scale)
+        self.day_adam.step(days, day_lr, skipped, scale)
+        self.clear()
+        return norm
+
+    @torch.no_grad()
+    def _clip(self) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Return the norm, and the number to divide gradients by; None if they are clipped."""
         # Computed even without clipping: it is logged, and shows whether the gradient is finite.
         limit = self.config.grad_norm_clip_value or math.inf
-        norm = nn.utils.clip_grad_norm_(self.trainable, limit, foreach=True)
-        skipped = (~norm.isfinite()).float()
-        self.adam.step(learning_rate(self.config, step), skipped)
-        self.day_adam.step(days, day_learning_rate(self.config, step), skipped)
+        if not self.clips_in_adam:
+            return nn.utils.clip_grad_norm_(self.trainable, limit, foreach=True), None
+        gradients = [parameter.grad for parameter in self.trainable if parameter.grad is not None]
+        norm = nn.utils.get_total_norm(gradients, foreach=True)
+        return norm, ((norm + 1e-6) / limit).clamp(min=1.0)  # as in `clip_grad_norm_`
+
+    def clear(self) -> None:
+        """Clear the gradients."""
         # None, not zero: AdamW would move a parameter with a gradient of zero by its momentum.
         for parameter in self.trainable:
             parameter.grad = None
-        return norm
+
+    def tensors(self) -> list[torch.Tensor]:
+        """Return the moments and step counts."""
+        of_days = [*self.day_adam.mean.values(), *self.day_adam.square.values()]
+        others = [tensor for entry in self.adam.state.values() for tensor in entry.values()]
+        return [*of_days, self.day_adam.steps, *others]
 
     def state(self) -> dict[str, torch.Tensor]:
         """Return the moments and step counts by name.

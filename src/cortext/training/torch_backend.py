@@ -6,7 +6,7 @@ B trials, P patches, V tokens.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Hashable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -24,10 +24,18 @@ from cortext.models.transformer import Block
 from cortext.plugins import blaming
 from cortext.training.backend import DeviceSpec, Job, StepResult, StepValues
 from cortext.training.batches import DROPOUT, Batches, TrainBatch, derived_seed
+from cortext.training.cuda_graphs import Graphs
 from cortext.training.distributed import Processes, own_device, own_random_numbers, processes
+from cortext.training.graphed_step import (
+    GraphedForward,
+    GraphedSteps,
+    Rates,
+    StaticBatch,
+    why_not,
+)
 from cortext.training.loss import check_losses
 from cortext.training.memory import resident_trials
-from cortext.training.optim import Optimizer
+from cortext.training.optim import Optimizer, day_learning_rate, learning_rate
 from cortext.training.progress import say
 
 
@@ -66,6 +74,10 @@ class TorchBackend:
         self.optimizer = Optimizer(network, config)
         self.network = job.processes.wrap(network, all_used=job.all_used)
         self.blamed = network, job.loss
+        self.steps: GraphedSteps | None = None
+        self.forwards: GraphedForward | None = None
+        if self.host.type == "cuda":
+            self._replay_graphs()
 
     @staticmethod
     def profiled(folder: Path, first: int, end: int) -> AbstractContextManager[Callable[[], None]]:
@@ -94,32 +106,101 @@ class TorchBackend:
     def update(self, step: int, batch: TrainBatch) -> StepResult:
         """See `Backend`."""
         config = self.job.config
-        network = self.network.train()
-        world = self.job.processes.world
         # The process with the most trials takes so many pieces; others may take fewer.
         most_pieces = config.gradient_accumulation_steps
-        pieces = min(most_pieces, len(batch))
         seed = derived_seed(config.seed, DROPOUT, step) + self.job.processes.rank * most_pieces
-        finished = []
-        indices = []
+        rates = Rates(
+            learning_rate(config, step),
+            day_learning_rate(config, step),
+            step / config.num_training_batches,
+        )
+        if self.steps is not None and not self.steps.graphs.failed:
+            torch.manual_seed(seed)
+            return StepResult(step, batch.indices, *self.steps(batch, rates))
+        pieces = min(most_pieces, len(batch))
+        finished, indices = [], []
         for piece in range(pieces):
             part = batch.part(piece, pieces) if pieces > 1 else batch
             torch.manual_seed(seed + piece)  # different dropout for each piece and process
-            # Processes exchange gradients once per batch: with the last piece.
-            with nullcontext() if world == 1 or piece == pieces - 1 else network.no_sync():  # type: ignore[operator]
-                with blaming(*self.blamed), autocast(self.host, self.bf16):
-                    losses = self.job.loss(network, part, step / config.num_training_batches)
-                check_losses(losses, len(part), self.job.loss)
-                # The mean over the whole batch. The factor `world` undoes the average of the
-                # processes' gradients.
-                share = losses["loss"].sum() * (world / config.dataset.batch_size)
-                with blaming(*self.blamed):
-                    share.backward()  # type: ignore[no-untyped-call]
-            finished.append({name: loss_B.detach() for name, loss_B in losses.items()})
+            finished.append(self._add_gradients(part, rates, piece == pieces - 1))
             indices.append(part.indices)
-        norm = self.optimizer.step(step, batch.days)
+        norm = self.optimizer.move(batch.days, rates.lr, rates.day_lr)
         losses = {name: torch.cat([part[name] for part in finished]) for name in finished[0]}
         return StepResult(step, np.concatenate(indices), losses, norm)
+
+    def _take(
+        self, batch: TrainBatch, rates: Rates
+    ) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
+        """Take a step of one piece; see `Step`."""
+        self.optimizer.clear()  # of what a capture may have left that failed
+        losses = self._add_gradients(batch, rates, True)
+        return losses, self.optimizer.move(batch.days, rates.lr, rates.day_lr)
+
+    def _add_gradients(self, part: TrainBatch, rates: Rates, last: bool) -> dict[str, torch.Tensor]:
+        """Add the gradients of a piece of a batch; return its losses by name.
+
+        Args:
+            part: The piece.
+            rates: Numbers of the step.
+            last: True for the last piece, with which processes exchange gradients.
+        """
+        network = self.network.train()
+        world = self.job.processes.world
+        with nullcontext() if world == 1 or last else network.no_sync():  # type: ignore[operator]
+            with blaming(*self.blamed), autocast(self.host, self.bf16):
+                losses = self.job.loss(network, part, rates.fraction)  # type: ignore[arg-type]
+            check_losses(losses, len(part), self.job.loss)
+            # The mean over the whole batch. The factor `world` undoes the average of the
+            # processes' gradients.
+            share = losses["loss"].sum() * (world / self.job.config.dataset.batch_size)
+            with blaming(*self.blamed):
+                share.backward()  # type: ignore[no-untyped-call]
+        return {name: loss_B.detach() for name, loss_B in losses.items()}
+
+    def _replay_graphs(self) -> None:
+        """Replay steps and forward passes as CUDA graphs, or say why that cannot be."""
+        job, settings = self.job, self.job.config.dataset
+        steps = Graphs(
+            self.host, "steps", lambda: why_not(job, self.bf16), self._changed, job.shown
+        )
+        if steps.failed:
+            return
+        batch = StaticBatch(
+            self.host,
+            n_trials=settings.batch_size,
+            n_bins=int(job.split.n_bins_N.max()),
+            n_features=job.split.n_features,
+            n_labels=int(job.split.n_labels_N.max()),
+            n_days=settings.days_per_batch,
+            n_patches=job.model.network.n_patches,
+        )
+        self.steps = GraphedSteps(self._take, batch, self._facts, steps)
+        passes = Graphs(self.host, "forward passes", steps.why_not, shown=job.shown)
+        self.forwards = GraphedForward(self._forward, self.steps, passes)
+
+    def _changed(self) -> list[torch.Tensor]:
+        """Return the tensors that a step changes."""
+        return [*self.job.model.network.parameters(), *self.optimizer.tensors()]
+
+    def _facts(self) -> Hashable:
+        """Return what a graph takes over as it was when it was captured.
+
+        A callback may move weights to other memory, freeze some, or change dropout.
+        """
+        network: nn.Module = self.job.model.network
+        places = tuple((tensor.data_ptr(), tensor.requires_grad) for tensor in self._changed())
+        modules = tuple(
+            (
+                getattr(module, "dropout", None),
+                *map(len, (module._forward_hooks, module._forward_pre_hooks)),
+            )
+            for module in network.modules()
+        )
+        settings = (
+            repr(getattr(network, "config", None)),
+            repr(getattr(self.job.loss, "config", None)),
+        )
+        return places, modules, settings
 
     def read(self, updates: list[StepResult]) -> list[StepValues]:
         """See `Backend`."""
@@ -138,6 +219,11 @@ class TorchBackend:
 
     def forward(self, batch: TrainBatch) -> Output:
         """See `Backend`."""
+        if self.forwards is None or self.forwards.graphs.failed or torch.is_grad_enabled():
+            return self._forward(batch)
+        return self.forwards(batch)
+
+    def _forward(self, batch: TrainBatch) -> Output:
         with self.evaluating() as network, blaming(network):
             found = network(batch.x_BTC, batch.day_B, n_patches_B=batch.n_patches_B)
         return read_output(found)._replace(state=None)
