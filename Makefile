@@ -17,7 +17,7 @@ CMAKE := PATH="$(abspath $(BIN)):$$PATH" cmake
 CHECKED := LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so)" \
     PYTHONPATH=tools/sanitize:build/sanitize PYTHONMALLOC=malloc ASAN_OPTIONS=detect_leaks=0 OMP_NUM_THREADS=1
 
-.PHONY: setup system native checked sanitize fuzz demo live test coverage test-narrow test-slow test-tpu test-tf test-falcon test-gpu bench-gpu test-accelerators environments wheel test-wheel lint format docs bench clean
+.PHONY: setup system native checked sanitize fuzz demo live test coverage test-narrow test-slow test-tpu test-tf test-falcon test-triton test-gpu bench-gpu test-accelerators environments wheel test-wheel lint format docs bench clean
 
 setup: $(DEV)  ## the environment with everything that development needs
 
@@ -114,8 +114,9 @@ $(VENV)-%/.made: constraints-%.txt $(VENV)/.dev
 
 # The evaluator's package names a program that downloads recordings, with a hundred packages.
 $(VENV)-falcon/.made: NO_DEPS := --no-deps
+$(VENV)-triton/.made: NO_DEPS := --no-deps
 
-environments: $(VENV)-tpu/.made $(VENV)-cloud/.made $(VENV)-tf/.made $(VENV)-falcon/.made  ## the environments of test-tpu, test-tf and test-falcon
+environments: $(VENV)-tpu/.made $(VENV)-cloud/.made $(VENV)-tf/.made $(VENV)-falcon/.made $(VENV)-triton/.made  ## the environments of test-tpu, test-tf, test-falcon and test-triton
 
 test-tpu: $(VENV)/.built $(VENV)-tpu/.made $(VENV)-cloud/.made  ## tests of training on a TPU, on a CPU, and of renting one, in environments of their own
 	OMP_NUM_THREADS=1 $(VENV)-tpu/bin/python -m pytest -m tpu tests --ignore=tests/cloud
@@ -127,14 +128,17 @@ test-tf: $(VENV)/.built $(VENV)-tf/.made  ## tests of training with TensorFlow, 
 test-falcon: $(VENV)/.built $(VENV)-falcon/.made  ## the decoder for the FALCON challenge with its evaluator, in an environment of its own
 	OMP_NUM_THREADS=1 $(VENV)-falcon/bin/python -m pytest -q -m falcon tests/falcon
 
+test-triton: $(VENV)/.built $(VENV)-triton/.made  ## the fused kernels for GPUs in Triton's interpreter, in an environment of its own
+	OMP_NUM_THREADS=1 $(VENV)-triton/bin/python -m pytest -q $$(grep -rlw --include='test_*.py' needs_triton tests)
+
 test-gpu: $(DEV)  ## every part that can use a GPU, compared with the CPU, at most 20 minutes; DEVICE=cpu runs what needs no GPU
 	$(BIN)/python benchmarks/gpu_check.py --device $(DEVICE)
 
 bench-gpu: $(DEV)  ## results of the fast path for GPUs, and what each part of it gives, in less than six minutes; DEVICE=cpu runs what needs no GPU
 	$(BIN)/python benchmarks/gpu_bench.py --device $(DEVICE)
 
-test-accelerators:  ## tests of JAX and TensorFlow, each on a core of its own
-	$(MAKE) -j 2 --output-sync=target test-tpu test-tf
+test-accelerators:  ## tests of JAX, TensorFlow and Triton, on two cores
+	$(MAKE) -j 2 --output-sync=target test-tpu test-tf test-triton
 
 wheel: $(DEV)  ## a wheel for this Python on Linux, and the archive of the sources, under dist
 	rm -rf build/wheel dist

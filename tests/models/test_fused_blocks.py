@@ -9,7 +9,7 @@ from cortext.models.transformer import Transformer, TransformerConfig
 ON_GPU = torch.cuda.is_available()
 DEVICE = torch.device("cuda" if ON_GPU else "cpu")
 
-needs_triton = pytest.mark.skipif(not HAS_TRITON, reason="Triton is not installed")
+needs_triton = pytest.mark.skipif(not HAS_TRITON, reason="run `make test-triton`")
 
 
 @pytest.fixture

@@ -86,6 +86,17 @@ def test_layers_side_by_side_drop_between_layers_only():
 
 
 @pytest.mark.usefixtures("on_cpu")
+def test_within_a_larger_graph_none_of_its_own_is_recorded(monkeypatch):
+    """However often a shape comes, and where no graph would be left."""
+    monkeypatch.setattr(gru_graph, "MOST_GRAPHS", 0)
+    module, x_BPI, state_LBD = made_up()
+    with gru_graph.in_larger_graph():
+        for _ in range(3):
+            hidden_BPD, _ = graphed(module, x_BPI, state_LBD, weights_of(module), 0.0)
+            torch.testing.assert_close(hidden_BPD, module(x_BPI, state_LBD)[0])
+
+
+@pytest.mark.usefixtures("on_cpu")
 def test_a_shape_runs_once_without_a_graph_and_not_again_where_none_is_left(monkeypatch):
     monkeypatch.setattr(gru_graph, "MOST_GRAPHS", 0)
     module, x_BPI, state_LBD = made_up()

@@ -12,13 +12,19 @@ import pytest
 import torch
 from torch import nn
 
-from cortext.models import TransformerConfig
+from cortext.models import TransformerConfig, packing
 from cortext.models.gru import GRU, GRUConfig
 from cortext.training import Trainer, cuda_graphs
 from cortext.training.batches import TrainBatch
 from cortext.training.cuda_graphs import Graphs
 from cortext.training.distributed import Processes
-from cortext.training.graphed_step import StaticBatch, padded_bins, why_not
+from cortext.training.graphed_step import (
+    GraphedSteps,
+    Rates,
+    StaticBatch,
+    padded_bins,
+    why_not,
+)
 from cortext.training.loss import CTC, CTCConfig
 
 CPU = torch.device("cpu")
@@ -107,6 +113,27 @@ def test_padded_steps_and_forward_passes_give_what_others_give(kind, config, pac
         torch.testing.assert_close(found[name], tensor, atol=2e-5, rtol=1e-4, msg=name)
     assert found_values["val_loss"] == pytest.approx(values["val_loss"], rel=1e-4)
     assert found_values["val_per"] == values["val_per"]
+
+
+def test_batches_of_other_numbers_of_rows_are_packed_and_captured_apart():
+    seen, keys, still = [], [], memory()
+
+    class Keys(Graphs):
+        def run(self, key, function):
+            keys.append(key)
+            return super().run(key, function)
+
+    def take(batch, rates):
+        seen.append(packing._n_rows)
+        return {"loss": torch.zeros(3)}, torch.zeros(())
+
+    steps = GraphedSteps(take, still, lambda: None, Keys(CPU, "steps"), packs=True)
+    for n_patches in (20, 20, 170, 171):
+        batch = batch_of(20, [[1]] * 3, [0, 1, 2])
+        steps(replace(batch, n_patches_B=torch.full((3,), n_patches)), Rates(0.1, 0.1, 0.0))
+    # 3 x 170 = 510 rows fit into 512; 3 x 171 = 513 do not.
+    assert seen == [512, 512, 512, 1024]
+    assert keys[0] == keys[1] == keys[2] != keys[3]
 
 
 class Recorded(Graphs):

@@ -17,6 +17,8 @@ Shapes: B trials, P patches, I values in a patch, D hidden units, L layers, G = 
 from __future__ import annotations
 
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
 
@@ -42,6 +44,20 @@ def in_16_bits_on_cuda(x: torch.Tensor) -> bool:
     return x.device.type == "cuda" and torch.is_autocast_enabled("cuda")
 
 
+_in_larger = False
+
+
+@contextmanager
+def in_larger_graph() -> Iterator[None]:
+    """Within the context, record no graphs: a larger one will hold what runs there."""
+    global _in_larger
+    before, _in_larger = _in_larger, True
+    try:
+        yield
+    finally:
+        _in_larger = before
+
+
 def graphed(
     module: nn.GRU,
     x_BPI: torch.Tensor,
@@ -63,10 +79,11 @@ def graphed(
         padding to a multiple of `STEP`. None if a graph would be one too many: without one, cuDNN
         is faster.
     """
-    if x_BPI.is_cuda and torch.cuda.is_current_stream_capturing():  # part of a larger graph
-        return layers_side_by_side(x_BPI, state_LBD, weights, p)
     n_patches = x_BPI.shape[1]
     x_BPI = F.pad(x_BPI, (0, 0, 0, -n_patches % STEP))
+    if _in_larger or (x_BPI.is_cuda and torch.cuda.is_current_stream_capturing()):
+        hidden_BPD, state_LBD = layers_side_by_side(x_BPI, state_LBD, weights, p)
+        return hidden_BPD[:, :n_patches], state_LBD
     every = [x_BPI, state_LBD, *(weight for layer in weights for weight in layer)]
     key = (
         *(x_BPI.shape, x_BPI.dtype, state_LBD.dtype, p),

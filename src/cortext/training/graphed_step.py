@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,7 +25,9 @@ from torch import nn
 
 from cortext.memory import to_device
 from cortext.models import Output
+from cortext.models.packing import packed_rows, rounded_rows
 from cortext.plugins import is_own
+from cortext.training import ctc_cuda
 from cortext.training.adversarial import Adversarial
 from cortext.training.backend import Job
 from cortext.training.batches import TrainBatch
@@ -56,6 +59,11 @@ def why_not(job: Job, bf16: bool) -> str | None:
     # cuDNN keeps the random numbers of its dropout in memory that a new seed replaces.
     if not bf16 and any(isinstance(module, nn.GRU) and module.dropout for module in modules):
         return "in float32 cuDNN draws the dropout between GRU layers"
+    device = next(network.parameters()).device
+    if device.type == "cuda":
+        n_labels = padded_labels(int(job.split.n_labels_N.max()))
+        if why := ctc_cuda.why_not(device, n_labels):
+            return f"torch's CTC waits for the GPU, and ours cannot run: {why}"
     return None
 
 
@@ -86,12 +94,20 @@ class GraphedSteps:
         batch: Memory for batches.
         facts: Function that returns what else a graph takes over as it was when it was captured.
         graphs: Captures the steps.
+        packs: True if the model leaves the padding out in training.
     """
 
     def __init__(
-        self, take: Step, batch: StaticBatch, facts: Callable[[], Hashable], graphs: Graphs
+        self,
+        take: Step,
+        batch: StaticBatch,
+        facts: Callable[[], Hashable],
+        graphs: Graphs,
+        *,
+        packs: bool = False,
     ) -> None:
         self.take, self.batch, self.facts, self.graphs = take, batch, facts, graphs
+        self.packs = packs
         device = batch.day_B.device
         # The fused AdamW reads float32. The others keep the digits that they have as floats.
         dtypes = torch.float32, torch.float64, torch.float64
@@ -102,11 +118,14 @@ class GraphedSteps:
     ) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
         """Take a step; return losses by name, [B] each, and the norm, in memory of their own."""
         padded = self.batch.fill(batch)
+        # A model may leave the padding out; its number of rows then belongs to the graph.
+        n_rows = rounded_rows(int(batch.n_patches_B.sum())) if self.packs else None
         for name, value in vars(rates).items():
             getattr(self.rates, name).fill_(value)
         self.graphs.forget_unless((self.facts(), self.batch.x_N.data_ptr()))
-        key = "step", padded.x_BTC.shape, len(padded.days)
-        losses, norm = self.graphs.run(key, lambda: self.take(padded, self.rates))
+        key = "step", padded.x_BTC.shape, len(padded.days), n_rows
+        with nullcontext() if n_rows is None else packed_rows(n_rows):
+            losses, norm = self.graphs.run(key, lambda: self.take(padded, self.rates))
         return {name: loss_B.detach().clone() for name, loss_B in losses.items()}, norm.clone()
 
 
@@ -177,7 +196,7 @@ class StaticBatch:
         self.day_B, self.n_bins_B, self.n_patches_B, self.n_labels_B = torch.zeros(
             4, n_trials, dtype=torch.int64, device=device
         )
-        self.labels_BU = self.day_B.new_zeros(n_trials, -(-n_labels // LABELS) * LABELS)
+        self.labels_BU = self.day_B.new_zeros(n_trials, padded_labels(n_labels))
         self.days = self.day_B.new_zeros(n_days)
 
     def fill(self, batch: TrainBatch) -> TrainBatch:
@@ -223,3 +242,8 @@ def padded_bins(n_bins: int, n_patches: Callable[[int], int]) -> int:
     while n_patches(n_bins + 1) <= wanted:
         n_bins += 1
     return n_bins
+
+
+def padded_labels(n_labels: int) -> int:
+    """Return the labels that all batches are padded to, for the longest label."""
+    return -(-n_labels // LABELS) * LABELS

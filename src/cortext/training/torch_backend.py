@@ -17,10 +17,11 @@ from torch import nn, profiler
 
 from cortext.errors import RunError
 from cortext.features import build_augmentations
-from cortext.models import Output, read_output
+from cortext.models import Output, fused, read_output
+from cortext.models.gru_graph import in_larger_graph
 from cortext.models.inputs import DayLayers
 from cortext.models.precision import autocast, full_float32, uses_bf16
-from cortext.models.transformer import Block
+from cortext.models.transformer import Block, Transformer
 from cortext.plugins import blaming
 from cortext.training.backend import DeviceSpec, Job, StepResult, StepValues
 from cortext.training.batches import DROPOUT, Batches, TrainBatch, derived_seed
@@ -133,7 +134,8 @@ class TorchBackend:
     ) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
         """Take a step of one piece; see `Step`."""
         self.optimizer.clear()  # of what a capture may have left that failed
-        losses = self._add_gradients(batch, rates, True)
+        with in_larger_graph():
+            losses = self._add_gradients(batch, rates, True)
         return losses, self.optimizer.move(batch.days, rates.lr, rates.day_lr)
 
     def _add_gradients(self, part: TrainBatch, rates: Rates, last: bool) -> dict[str, torch.Tensor]:
@@ -174,7 +176,10 @@ class TorchBackend:
             n_days=settings.days_per_batch,
             n_patches=job.model.network.n_patches,
         )
-        self.steps = GraphedSteps(self._take, batch, self._facts, steps)
+        network: Any = job.model.network
+        packs = self.bf16 and isinstance(network, Transformer)
+        packs = packs and fused.why_not_blocks(network.config, self.host) is None
+        self.steps = GraphedSteps(self._take, batch, self._facts, steps, packs=packs)
         passes = Graphs(self.host, "forward passes", steps.why_not, shown=job.shown)
         self.forwards = GraphedForward(self._forward, self.steps, passes)
 
