@@ -63,6 +63,11 @@ def test_a_check_that_hangs_is_ended(monkeypatch):
     assert why_not("hangs") == "its check did not end within 0 s"
 
 
+def test_a_user_may_turn_all_fast_paths_off(monkeypatch):
+    monkeypatch.setenv("CORTEXT_PLAIN_GPU", "1")
+    assert why_not("right", 3, 4) == "CORTEXT_PLAIN_GPU is set"
+
+
 def test_another_code_is_checked_again():
     assert proofs._code("proof_checks") != proofs._code("cortext.training.loss")
     assert proofs._code("cortext.models.gru") == proofs._code("cortext.models.layers")

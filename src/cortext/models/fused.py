@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from functools import cache
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
 
 from cortext.models import proofs
-
-if TYPE_CHECKING:
-    from cortext.models.transformer import Transformer, TransformerConfig
 
 CAPABILITY = 8, 0
 """Least compute capability, which multiplies bfloat16."""
@@ -46,8 +43,13 @@ def why_no_kernels(check: str, device: torch.device, *given: int) -> str | None:
     return proofs.why_not(check, torch.device("cuda", index), *given)
 
 
-def why_not_blocks(config: TransformerConfig, device: torch.device) -> str | None:
-    """Return why the blocks of a model are not fused in training in 16 bits; None if they are."""
+def why_not_blocks(config: Any, device: torch.device) -> str | None:
+    """Return why a Transformer's blocks are not fused in training in 16 bits; None if they are.
+
+    Args:
+        config: Settings of the model.
+        device: The device.
+    """
     if config.head_units not in HEAD_UNITS:
         return f"model.head_units is {config.head_units}, none of {', '.join(map(str, HEAD_UNITS))}"
     if config.n_units > MOST_UNITS:
@@ -60,12 +62,3 @@ def in_16_bits(network: nn.Module, x: torch.Tensor) -> bool:
     """Tell whether a network is being trained in 16 bits on CUDA."""
     training = network.training and torch.is_grad_enabled()
     return x.device.type == "cuda" and training and torch.is_autocast_enabled("cuda")
-
-
-def fused_blocks(network: Transformer, x: torch.Tensor) -> Any:
-    """Return the module `fused_blocks` if it trains the blocks of a model on `x`, else None."""
-    if not in_16_bits(network, x) or why_not_blocks(network.config, x.device) is not None:
-        return None
-    from cortext.models import fused_blocks
-
-    return fused_blocks

@@ -8,7 +8,7 @@ E units of a head.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -19,9 +19,6 @@ from torch.autograd.function import once_differentiable
 from cortext.models import block_kernels as kernels
 from cortext.models.layers import distance_gradient
 from cortext.models.packing import Rows
-
-if TYPE_CHECKING:
-    from cortext.models.transformer import Blocks
 
 BLOCK = 64
 """Frames, or keys, of a program of the attention."""
@@ -376,9 +373,11 @@ def softsign(x: torch.Tensor, seeds: torch.Tensor, p: float) -> torch.Tensor:
 
 
 def run_blocks(
-    blocks: Blocks, x_ND: torch.Tensor, rows: Rows
+    blocks: Any, x_ND: torch.Tensor, rows: Rows
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Run the blocks on packed rows, float32 [N, D]; return the intermediate layer, too.
+    """Run the `Blocks` of a Transformer on packed rows, float32 [N, D].
+
+    Return the last layer and the intermediate one.
 
     Both are normalised, as in `Blocks.forward`. The biases of the linear maps are added by the
     kernels that follow, which also compute their gradients.

@@ -200,7 +200,7 @@ def _check_whole(device: torch.device, n_units: int, n_heads: int, head_units: i
         d_BPV = torch.randn(3, max(LENGTHS), 5, device=device) * own_BP[..., None]
         weights = [weight for weight in network.parameters() if weight.requires_grad]
         with torch.autocast(device.type, DTYPE):
-            hidden_BPD, _ = network._run_packed(fused, x_BTC, day_B, n_patches_B)
+            hidden_BPD, _ = network._run_packed(x_BTC, day_B, n_patches_B)
             logits_BPV = network.out(hidden_BPD).float()
         found = logits_BPV * own_BP[..., None], *torch.autograd.grad(logits_BPV, weights, d_BPV)
         with torch.autocast(device.type, enabled=False):

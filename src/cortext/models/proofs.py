@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import subprocess
 import sys
 from contextlib import suppress
@@ -27,8 +28,15 @@ from cortext.files import atomic_write
 
 ANSWER = "cortext.models.proofs: "
 """Prefix of the line with the answer; libraries write to stdout, too."""
+PLAIN = "CORTEXT_PLAIN_GPU"
+"""Environment variable that turns all fast paths off."""
 MOST_SECONDS = 120.0
 """Limit of a check; compiling the kernels is most of it."""
+
+
+def turned_off() -> str | None:
+    """Return a line if the user turned all fast paths off, otherwise None."""
+    return f"{PLAIN} is set" if os.environ.get(PLAIN) else None
 
 
 @cache
@@ -43,6 +51,8 @@ def why_not(check: str, device: torch.device, *given: int) -> str | None:
         device: The GPU.
         given: Sizes that the path is compiled for.
     """
+    if off := turned_off():
+        return off
     key = _key(check, device, given)
     known = _remembered()
     if key not in known:

@@ -49,7 +49,7 @@ from torch import nn
 from cortext.arguments import as_count
 from cortext.errors import ConfigError
 from cortext.memory import to_device
-from cortext.models.fused import fused_blocks, why_not_blocks
+from cortext.models import fused
 from cortext.models.heads import outputs, read_out_layer
 from cortext.models.inputs import LAYERS, UNITS, DayLayers, InputNetworkConfig, check_settings
 from cortext.models.layers import attention, by_distance, dropout
@@ -236,8 +236,12 @@ class Transformer(DayLayers):
         n_patches_B: torch.Tensor | None,
     ) -> tuple[torch.Tensor, torch.Tensor | None, State | None]:
         """Compute the hidden units of the last and the intermediate layer, and the state."""
-        if n_patches_B is not None and (fused := fused_blocks(self, x_BTC)):
-            return *self._run_packed(fused, x_BTC, day_B, n_patches_B), None
+        if (
+            n_patches_B is not None
+            and fused.in_16_bits(self, x_BTC)
+            and not self.why_not_fused(x_BTC.device)
+        ):
+            return *self._run_packed(x_BTC, day_B, n_patches_B), None
         x_BPD = self.embed(x_BTC, day_B)
         one_length = n_patches_B is None or len(x_BPD) == 1
         if self.config.attention != "causal" or self.training or not one_length:
@@ -249,21 +253,23 @@ class Transformer(DayLayers):
 
     def why_not_fused(self, device: torch.device) -> str | None:
         """See `DayLayers`."""
-        return why_not_blocks(self.config, device)
+        return fused.why_not_blocks(self.config, device)
 
     def _run_packed(
-        self, fused: Any, x_BTC: torch.Tensor, day_B: torch.Tensor, n_patches_B: torch.Tensor
+        self, x_BTC: torch.Tensor, day_B: torch.Tensor, n_patches_B: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Compute what `_run` does in training on CUDA, on the trials' own patches alone."""
+        from cortext.models import fused_blocks  # needs Triton
+
         x_BPI = self.inputs(x_BTC, day_B)
         rows = pack(n_patches_B, x_BPI.shape[1], x_BPI.device)
-        if x_BPI.requires_grad or self.patch_width > fused.MOST_WIDTH:
+        if x_BPI.requires_grad or self.patch_width > fused_blocks.MOST_WIDTH:
             normed_NI = self.patch_norm(rows.without_padding(x_BPI).float())
         else:
             dtype = torch.get_autocast_dtype(x_BPI.device.type)
-            normed_NI = fused.norm_rows(x_BPI, rows, self.patch_norm, dtype)
+            normed_NI = fused_blocks.norm_rows(x_BPI, rows, self.patch_norm, dtype)
         x_ND = self._embed(normed_NI)
-        hidden_ND, middle_ND = fused.run_blocks(self.blocks, x_ND, rows)
+        hidden_ND, middle_ND = fused_blocks.run_blocks(self.blocks, x_ND, rows)
         middle_BPD = None if middle_ND is None else rows.with_padding(middle_ND)
         return rows.with_padding(hidden_ND), middle_BPD
 

@@ -24,7 +24,7 @@ import torch
 from torch import nn
 
 from cortext.memory import to_device
-from cortext.models import Output
+from cortext.models import Output, proofs
 from cortext.models.packing import packed_rows, rounded_rows
 from cortext.plugins import is_own
 from cortext.training import ctc_cuda
@@ -45,6 +45,8 @@ LOSSES = (CTC, Adversarial)
 def why_not(job: Job, bf16: bool) -> str | None:
     """Return why a job's steps cannot be replayed; None if they can."""
     network: nn.Module = job.model.network
+    if off := proofs.turned_off():
+        return off
     if job.processes.world > 1:
         return "several processes share a batch"
     if (pieces := job.config.gradient_accumulation_steps) > 1:
