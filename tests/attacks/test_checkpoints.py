@@ -198,7 +198,7 @@ def test_a_checkpoint_is_refused_and_leaves_nothing(
     attack.change(checkpoint, arguments)
     write_checkpoint(checkpoint, folder / "best_checkpoint")
     (folder / "args.yaml").write_text(yaml.safe_dump(arguments))
-    run("import-checkpoint", folder.parent, "--out", tmp_path / "run").check_refused(attack.says)
+    run("import", "checkpoint", folder.parent, "--out", tmp_path / "run").check_refused(attack.says)
     assert not [path for path in tmp_path.iterdir() if path != folder.parent]
 
 

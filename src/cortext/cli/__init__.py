@@ -146,9 +146,6 @@ COMMANDS: dict[str, dict[str, Entry | Group]] = {
 }
 """All commands, by the heading under which `cortext --help` shows them."""
 
-OLD_NAMES: dict[str, Entry] = {"import-checkpoint": "exchange.import_checkpoint"}
-"""Commands that still work under a name that no help shows."""
-
 
 class _Commands(Mapping[str, Any]):
     """Commands by name, each imported and built when it is asked for.
@@ -224,11 +221,6 @@ class _Root(_CommandList):
         entries = {name: entry for under in COMMANDS.values() for name, entry in under.items()}
         headings = {name: heading for heading, under in COMMANDS.items() for name in under}
         super().__init__(**settings | {"commands": _Commands(entries, headings)})
-
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        if cmd_name in OLD_NAMES:
-            return _command(cmd_name, OLD_NAMES[cmd_name], None)
-        return super().get_command(ctx, cmd_name)
 
 
 app = typer.Typer(
