@@ -1,6 +1,9 @@
 """Proofs of fast paths, in processes of their own; the device is the processor here."""
 
+import ast
 import json
+import re
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -66,6 +69,22 @@ def test_a_check_that_hangs_is_ended(monkeypatch):
 def test_a_user_may_turn_all_fast_paths_off(monkeypatch):
     monkeypatch.setenv("CORTEXT_PLAIN_GPU", "1")
     assert why_not("right", 3, 4) == "CORTEXT_PLAIN_GPU is set"
+
+
+def test_every_check_that_the_code_names_is_a_function():
+    sources = Path(proofs.__file__).parents[1].rglob("*.py")
+    text = "\n".join(path.read_text().replace("{__name__}", f"{name(path)}") for path in sources)
+    named = set(re.findall(r"cortext[\w.]*:check_\w+", text))
+    assert len(named) == 5  # CTC, GRU, blocks, softsign, smoothing
+    for module, _, function in (check.partition(":") for check in named):
+        tree = ast.parse(Path(find_spec(module).origin).read_text())  # Triton may be missing
+        assert function in {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+
+
+def name(path):
+    """The module of a file of the package."""
+    inner = path.relative_to(Path(proofs.__file__).parents[2]).with_suffix("")
+    return ".".join(inner.parts)
 
 
 def test_another_code_is_checked_again():

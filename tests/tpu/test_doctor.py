@@ -513,8 +513,8 @@ def test_a_machine_without_nvrtc_is_told_so_for_each_part(monkeypatch):
         "a GRU of 768 units, in 16 bits: kernels for each frame (not 768)",
         "a GRU of 256 units, in 16 bits: kernels for each frame (not 256)",
         "a Transformer, in 16 bits: fused kernels",
-        "day layers, in 16 bits: torch's kernels (check_softsign: no)",
-        "noise and smoothing: torch's kernels (check_smoothing: no)",
+        "day layers, in 16 bits: torch's kernels (cortext.models.fused_checks:check_softsign: no)",
+        "noise and smoothing: torch's kernels (cortext.features.smooth_check:check_smoothing: no)",
     ]
 
 

@@ -78,9 +78,14 @@ PARTS = (
         "day layers, in 16 bits",
         "one kernel behind the product",
         "torch's kernels",
-        _kernels("check_softsign"),
+        _kernels(fused.CHECK_SOFTSIGN),
     ),
-    Part("noise and smoothing", "one kernel", "torch's kernels", _kernels("check_smoothing")),
+    Part(
+        "noise and smoothing",
+        "one kernel",
+        "torch's kernels",
+        _kernels(fused.CHECK_SMOOTHING),
+    ),
 )
 """The parts, in the order in which they are shown."""
 
