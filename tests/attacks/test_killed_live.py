@@ -22,6 +22,12 @@ def few_texts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("killed_live.N_TEXTS", 8)
 
 
+@pytest.fixture(autouse=True)
+def short_lives(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fast machine speaks all utterances in a second and a half; it sees several kills, too."""
+    monkeypatch.setattr("killed_live.ALIVE_S", (0.05, 0.5))
+
+
 def _check(counts: Counts, n_utterances: int) -> None:
     assert (counts.utterances, counts.same + counts.named) == (n_utterances, n_utterances), counts
     assert (counts.silent, counts.none, counts.twice) == (0, 0, 0), counts
