@@ -1,4 +1,4 @@
-"""Write the tables of `docs/measured/gpu.md` from a result of `make bench-gpu`.
+"""Write the tables of `docs/measured/gpu-parts.md` from a result of `make bench-gpu`.
 
     python benchmarks/gpu_page.py benchmarks/results/gpu-bench-h200.json
 
@@ -18,7 +18,7 @@ from cortext.bench.harness import markdown_table
 from cortext.files import atomic_write
 from gpu_check import variants_table
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "measured" / "gpu.md"
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "measured" / "gpu-parts.md"
 LIBRARIES = {"ours": "cortext", "torch": "torch", "cudnn": "cuDNN"}
 
 
