@@ -1,4 +1,4 @@
-"""Whether Triton's kernels take part in the training of a model on CUDA."""
+"""The choice of Triton's kernels for the training of a model on CUDA."""
 
 from __future__ import annotations
 

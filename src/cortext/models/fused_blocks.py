@@ -37,7 +37,7 @@ OPTIONS = {"attend": (4, 2), "queries": (4, 2), "keys": (4, 2)}
 
 
 class Heads(NamedTuple):
-    """How frames attend: heads, units of a head, and frames of a chunk."""
+    """Sizes of the attention: heads, units of a head, and frames of a chunk."""
 
     n_heads: int
     n_units: int

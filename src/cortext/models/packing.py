@@ -43,7 +43,7 @@ def packed_rows(n_rows: int) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Rows:
-    """Where the patches of a padded batch [B, P] lie in rows.
+    """Places of the patches of a padded batch [B, P] in rows.
 
     Attributes:
         starts_B: int32, the first row of each trial.

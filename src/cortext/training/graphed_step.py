@@ -71,7 +71,7 @@ def why_not(job: Job, bf16: bool) -> str | None:
 
 @dataclass
 class Rates:
-    """Numbers that change from step to step: floats, or tensors on the device.
+    """Rates of a step, which change from step to step: floats, or tensors on the device.
 
     Attributes:
         lr: Learning rate of all parameters but the day layers.
