@@ -1,7 +1,11 @@
 """Our compiled kernels beside torch's own."""
 
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+
 import pytest
 import torch
+from kernel_times import slower_than_torch
 from vectors import vectors_of
 
 from cortext.bench.kernels import COMPILED, OPERATIONS, kernel_work
@@ -34,15 +38,21 @@ def test_steps_and_recurrence_are_timed():
         assert 0 < times["p50"] <= times["p99"] <= times["max"] < 60_000
 
 
-@pytest.fixture(params=[16, 8])
-def lanes(request):
-    """Vectors of AVX-512, then those of a processor that has only AVX2."""
-    with vectors_of(request.param) as lanes:
-        yield lanes
-
-
 @pytest.mark.slow
+@pytest.mark.parametrize("lanes", [16, 8])
 def test_no_kernel_of_ours_does_more_work_than_torch_on_this_machine(lanes):
-    work = kernel_work(steps=60)
-    assert work.live_no_more, work
-    assert work.training_no_more, work
+    """With vectors of AVX-512, then with those of a processor that has only AVX2.
+
+    Other work, and memory that is slow to reach, only add to the time: of three tries, each in a
+    new process with new memory, one has to show it.
+    """
+    with vectors_of(lanes):  # or it is skipped
+        pass
+    slow = []
+    for _ in range(3):
+        with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
+            found = process.submit(slower_than_torch, lanes).result()
+        if found is None:
+            return
+        slow.append(found)
+    pytest.fail("\n".join(slow))
