@@ -36,22 +36,22 @@ import numpy as np
 import torch
 from matplotlib.figure import Figure
 
-from cortext.bench.harness import made_once, markdown_table, study_arguments, write_result
 from cortext.data.packed import PackedDataset, PackedSplit, open_packed, pack
-from cortext.data.simulate import simulate
 from cortext.decoding import Decoder
 from cortext.decoding.log_probs import greedy
 from cortext.decoding.ngram import LanguageModel
 from cortext.models import load_model
 from cortext.provenance import provenance
-from cortext.recalibration.learner import Learner, labelled_sentence
-from cortext.recalibration.online import Place, Unlabelled
-from cortext.recalibration.settings import METHODS as LEARNING
-from cortext.recalibration.settings import method_settings
 from cortext.text.metrics import EditCounts, edit_counts
 from cortext.training import Trainer, adapt, read_train_config, train
 from cortext.training.adapt_trials import in_order_of_recording
 from cortext.training.config import read_run_config
+from cortext_bench.harness import made_once, markdown_table, study_arguments, write_result
+from cortext_data.simulate import simulate
+from cortext_live.recalibration.learner import Learner, labelled_sentence
+from cortext_live.recalibration.online import Place, Unlabelled
+from cortext_live.recalibration.settings import METHODS as LEARNING
+from cortext_live.recalibration.settings import method_settings
 
 TRIALS = (5, 10, 20, 50, 100)
 N_KNOWN = 5
@@ -252,7 +252,7 @@ def timed(
     """Return the processor seconds that a method takes for each sentence of a day.
 
     Args:
-        method: A key of `cortext.recalibration.settings.METHODS`.
+        method: A key of `cortext_live.recalibration.settings.METHODS`.
         base: Run that was trained on the known days.
         data: Packed data of the participant, whose known days are replayed.
         day: Sentences of the new day.

@@ -32,14 +32,14 @@ import torch
 from matplotlib.figure import Figure
 from sklearn.linear_model import Ridge
 
-from cortext.bench.harness import markdown_table, study_arguments, write_result
 from cortext.data import open_dataset, pack
-from cortext.data.simulate import simulate
 from cortext.files import atomic_write
 from cortext.models import build_model, load_model
 from cortext.provenance import provenance
 from cortext.text.inventory import RELEASE
 from cortext.training import TrainConfig, read_train_config, train
+from cortext_bench.harness import markdown_table, study_arguments, write_result
+from cortext_data.simulate import simulate
 
 NOISE = 2.0
 DROPOUT = 0.2

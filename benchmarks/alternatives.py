@@ -24,7 +24,6 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from cortext.bench.harness import markdown_table, study_arguments, write_result
 from cortext.data import PackedSplit, open_packed
 from cortext.decoding import Decoder
 from cortext.decoding.log_probs import log_softmax
@@ -33,6 +32,7 @@ from cortext.evaluation.decoder_options import options_for
 from cortext.evaluation.logits import logits_of
 from cortext.models import AcousticModel, load_model
 from cortext.provenance import provenance
+from cortext_bench.harness import markdown_table, study_arguments, write_result
 from year import base_run, decoder_of, known_sessions, language_model, participant
 
 COUNTS = (2, 3, 4)

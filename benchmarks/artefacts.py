@@ -19,11 +19,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from cortext.bench.harness import made_once, markdown_table, study_arguments, write_result
 from cortext.data import pack
 from cortext.data.dataset import open_session_files
 from cortext.data.scaling import Moments, RollingZScore
-from cortext.data.simulate import simulate
 from cortext.data.trial import Trial
 from cortext.decoding import Decoder
 from cortext.decoding.log_probs import log_softmax
@@ -32,6 +30,8 @@ from cortext.models import AcousticModel, load_model
 from cortext.text.metrics import EditCounts, edit_counts
 from cortext.text.normalize import normalize
 from cortext.training import train
+from cortext_bench.harness import made_once, markdown_table, study_arguments, write_result
+from cortext_data.simulate import simulate
 
 N_AFTER = 20
 """Sentences after an artefact: those whose statistics it belongs to."""

@@ -19,16 +19,16 @@ from typing import Any
 import numpy as np
 
 import cortext
-from cortext.bench.harness import markdown_table, study_arguments, write_result
-from cortext.casing import RuleCaser
-from cortext.casing.model import ModelCaser
-from cortext.casing.rules import case_english
-from cortext.casing.scores import CasingScores
-from cortext.casing.texts import Sentence, part_of, read_sentences
-from cortext.casing.train import CasingOptions, fit_caser, scored
 from cortext.processes import threads
 from cortext.provenance import provenance
 from cortext.text.language import EN, get_language
+from cortext_bench.harness import markdown_table, study_arguments, write_result
+from cortext_live.casing import RuleCaser
+from cortext_live.casing.model import ModelCaser
+from cortext_live.casing.rules import case_english
+from cortext_live.casing.scores import CasingScores
+from cortext_live.casing.texts import Sentence, part_of, read_sentences
+from cortext_live.casing.train import CasingOptions, fit_caser, scored
 
 SHIPPED = Path(cortext.__file__).parent / "data" / "simulate"
 SIMULATOR = [SHIPPED / "text" / f"{name}.txt" for name in ("care", "home", "people", "world")]

@@ -25,7 +25,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from cortext.bench.harness import (
+from cortext.data import DayBalancedSampler, PackedSplit, Trial, pack, write_session
+from cortext_bench.harness import (
     MeasuredCost,
     cost_of,
     in_turns,
@@ -33,7 +34,6 @@ from cortext.bench.harness import (
     study_arguments,
     write_result,
 )
-from cortext.data import DayBalancedSampler, PackedSplit, Trial, pack, write_session
 
 sys.path.insert(0, str(Path(__file__).parent))
 from release_loader import load_batch

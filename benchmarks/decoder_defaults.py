@@ -24,7 +24,12 @@ from typing import Any
 
 import numpy as np
 
-from cortext.bench.harness import (
+from cortext.decoding import Decoder, DecoderOptions
+from cortext.evaluation.fitting import Fit, fit_options
+from cortext.provenance import provenance
+from cortext.text.metrics import bootstrap_interval, edit_counts
+from cortext.text.normalize import normalize
+from cortext_bench.harness import (
     cost_of,
     in_turns,
     made_once,
@@ -32,8 +37,8 @@ from cortext.bench.harness import (
     study_arguments,
     write_result,
 )
-from cortext.bench.materials import RealData, language_models
-from cortext.bench.posteriors import (
+from cortext_bench.materials import RealData, language_models
+from cortext_bench.posteriors import (
     INVENTORY,
     Utterance,
     evaluation_posteriors,
@@ -41,11 +46,6 @@ from cortext.bench.posteriors import (
     tempered,
     with_surer_blank,
 )
-from cortext.decoding import Decoder, DecoderOptions
-from cortext.evaluation.fitting import Fit, fit_options
-from cortext.provenance import provenance
-from cortext.text.metrics import bootstrap_interval, edit_counts
-from cortext.text.normalize import normalize
 
 BEFORE: dict[str, Any] = {
     "acoustic_scale": 1.0,

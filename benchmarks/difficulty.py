@@ -31,15 +31,15 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 from torch import nn
 
-from cortext.bench.harness import markdown_table, study_arguments, write_result
 from cortext.data import BIN_MS, Dataset, PatchGeometry, Trial, open_dataset, pack, write_session
-from cortext.data.simulate import simulate
-from cortext.demo import run_demo
 from cortext.evaluation import error_rate
 from cortext.models import GRU, GRUConfig, register
 from cortext.models.layers import dropout, patches
 from cortext.text.inventory import RELEASE
 from cortext.training import read_train_config, train
+from cortext_bench.harness import markdown_table, study_arguments, write_result
+from cortext_data.demo import run_demo
+from cortext_data.simulate import simulate
 
 FRAME_ERROR = 0.40
 LINEAR_RATIO = 1.5

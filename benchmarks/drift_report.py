@@ -17,9 +17,9 @@ from pathlib import Path
 
 import h5py
 
-from cortext.data.simulate import simulate
-from cortext.usage.drift.report import DriftReport, drift_report
-from cortext.usage.drift.sources import read_source
+from cortext_data.simulate import simulate
+from cortext_live.usage.drift.report import DriftReport, drift_report
+from cortext_live.usage.drift.sources import read_source
 
 FEWER = ["train_per_day=40", "val_per_day=4"]
 """Fewer sentences in the first fortnight, which takes most of the time."""

@@ -22,13 +22,13 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from cortext.bench.harness import markdown_table, study_arguments, write_result
-from cortext.decoding.ensemble import Candidates, EnsembleOptions, read_lists
-from cortext.decoding.ensemble.fit import count_errors, cross_validate, tried_options
 from cortext.decoding.ngram import LanguageModel
 from cortext.provenance import provenance
 from cortext.text.metrics import bootstrap_interval, edit_counts
 from cortext.text.normalize import normalize
+from cortext_bench.harness import markdown_table, study_arguments, write_result
+from cortext_lm.ensemble import Candidates, EnsembleOptions, read_lists
+from cortext_lm.ensemble.fit import count_errors, cross_validate, tried_options
 
 SETS = {"T15": "nbest/t15_val_even.jsonl", "T12": "phonemes/t12_val_even.jsonl"}
 FIELD = "wfst_seed_hypotheses"

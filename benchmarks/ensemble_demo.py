@@ -30,11 +30,17 @@ import numpy as np
 import torch
 from matplotlib.figure import Figure
 
-from cortext.bench.harness import markdown_table, study_arguments, write_result
 from cortext.data import pack
-from cortext.data.simulate import simulate
 from cortext.decoding import Decoder, Hypothesis
-from cortext.decoding.ensemble import (
+from cortext.decoding.ngram import LanguageModel
+from cortext.evaluation import evaluate
+from cortext.provenance import provenance
+from cortext.text.metrics import edit_counts
+from cortext.text.normalize import normalize
+from cortext.training import train
+from cortext_bench.harness import markdown_table, study_arguments, write_result
+from cortext_data.simulate import simulate
+from cortext_lm.ensemble import (
     Candidate,
     Candidates,
     EnsembleOptions,
@@ -42,14 +48,8 @@ from cortext.decoding.ensemble import (
     combine_runs,
     read_evaluations,
 )
-from cortext.decoding.ensemble.options import MEANS
-from cortext.decoding.ensemble.posteriors import MOST_SENTENCES, read_average
-from cortext.decoding.ngram import LanguageModel
-from cortext.evaluation import evaluate
-from cortext.provenance import provenance
-from cortext.text.metrics import edit_counts
-from cortext.text.normalize import normalize
-from cortext.training import train
+from cortext_lm.ensemble.options import MEANS
+from cortext_lm.ensemble.posteriors import MOST_SENTENCES, read_average
 from ensemble import N_BOOT, interval, span
 
 SEEDS = (1, 2, 3, 4)

@@ -22,17 +22,17 @@ from typing import Any
 
 import numpy as np
 
-from cortext.bench.harness import (
+from cortext.cores import SPINS, available_cores
+from cortext.provenance import provenance
+from cortext_bench.harness import (
     Sides,
     machine,
     markdown_table,
     study_arguments,
     write_result,
 )
-from cortext.bench.training.sides import SidePlan
-from cortext.bench.workers import WorkerProcess
-from cortext.cores import SPINS, available_cores
-from cortext.provenance import provenance
+from cortext_bench.training.sides import SidePlan
+from cortext_bench.workers import WorkerProcess
 
 SIDES = {
     "OpenMP's own, 300,000 turns": {"GOMP_SPINCOUNT": "300000"},

@@ -22,11 +22,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from cortext.bench.harness import markdown_table, write_result
 from cortext.errors import MissingLibrary
 from cortext.files import atomic_write
 from cortext.provenance import provenance
 from cortext.training.distributed import own_device
+from cortext_bench.harness import markdown_table, write_result
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from cortext.bench.harness import markdown_table
 from cortext.files import atomic_write
+from cortext_bench.harness import markdown_table
 from gpu_check import variants_table
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "measured" / "gpu-parts.md"

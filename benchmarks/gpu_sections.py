@@ -18,7 +18,6 @@ import numpy as np
 import torch
 
 from cortext.data import open_packed, pack
-from cortext.data.simulate import simulate
 from cortext.decoding.ngram import LanguageModel
 from cortext.evaluation import evaluate
 from cortext.evaluation.settings import LargeModelFiles
@@ -27,6 +26,7 @@ from cortext.models.precision import autocast, full_float32
 from cortext.models.stepping import TorchStepper
 from cortext.training import Callback, Trainer, read_train_config
 from cortext.training.loss import ctc_loss
+from cortext_data.simulate import simulate
 
 if TYPE_CHECKING:
     from gpu_check import Checks
@@ -283,9 +283,9 @@ def check_live(checks: Checks) -> None:
 
 def check_large_models(checks: Checks) -> None:
     """Compare scores of texts, ranking and fusion of a causal language model with the CPU's."""
-    from cortext.decoding.llm.model import CausalLM
-    from cortext.decoding.llm.neural.train_neural import NeuralOptions, train_neural
-    from cortext.decoding.llm.scoring import score_texts
+    from cortext_lm.llm.model import CausalLM
+    from cortext_lm.llm.scoring import score_texts
+    from cortext_lm.neural.train_neural import NeuralOptions, train_neural
 
     lm, model = ngram(checks), checks.folder / "llm"
     text = checks.folder / "data" / "text" / "lm.txt"
@@ -312,8 +312,8 @@ def check_large_models(checks: Checks) -> None:
 
 def check_speech_llm(checks: Checks) -> None:
     """Train a small speech LLM and write sentences, and load its language model in 4 bits."""
-    from cortext.speechllm.inference import decode
-    from cortext.speechllm.stages import train_speech_llm
+    from cortext_speechllm.inference import decode
+    from cortext_speechllm.stages import train_speech_llm
 
     model, cache = _audio_llm(checks)
     overrides = [
@@ -356,8 +356,8 @@ def _audio_llm(checks: Checks) -> tuple[Path, Path]:
     sys.path.insert(0, str(ROOT / "tests" / "support"))
     from tiny_speech_llm import save_tiny_audio_llm
 
-    from cortext.speechllm.audio_llm.loading import revision_there
-    from cortext.speechllm.targets.cache import TargetOrigin, text_key, write_targets
+    from cortext_speechllm.audio_llm.loading import revision_there
+    from cortext_speechllm.targets.cache import TargetOrigin, text_key, write_targets
 
     model = save_tiny_audio_llm(checks.folder / "audio-llm")
     data, generator = open_packed(recordings(checks)), torch.Generator().manual_seed(0)

@@ -16,11 +16,11 @@ from unittest.mock import patch
 
 import torch
 
-from cortext.bench.training.compare import shapes
-from cortext.bench.training.sides import Ours, SidePlan
-from cortext.bench.training.worker import TrainingWorker
 from cortext.training import cuda_paths
 from cortext.training.distributed import own_device
+from cortext_bench.training.compare import shapes
+from cortext_bench.training.sides import Ours, SidePlan
+from cortext_bench.training.worker import TrainingWorker
 from gpu_sections import BF16
 
 if TYPE_CHECKING:

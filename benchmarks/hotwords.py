@@ -18,12 +18,12 @@ from typing import Any
 
 import numpy as np
 
-from cortext.bench.harness import markdown_table, study_arguments, write_result
-from cortext.bench.posteriors import INVENTORY, Utterance, evaluation_posteriors
 from cortext.decoding import Decoder
 from cortext.decoding.ngram import LanguageModel
 from cortext.provenance import provenance
 from cortext.text import normalize
+from cortext_bench.harness import markdown_table, study_arguments, write_result
+from cortext_bench.posteriors import INVENTORY, Utterance, evaluation_posteriors
 from decoder_defaults import BEFORE
 
 BONUSES = (0, 2, 4, 6, 8, 12, 16, 20)

@@ -17,21 +17,21 @@ from typing import Any
 import numpy as np
 
 from cortext.data.session_files import write_session
-from cortext.data.simulate.articulators import articulate, targets
-from cortext.data.simulate.brain import electrodes
-from cortext.data.simulate.config import preset_config
-from cortext.data.simulate.idle import IdleConfig, Recording, continuous
-from cortext.data.simulate.material import material_of
-from cortext.data.simulate.neural import max_lead_bins, record
-from cortext.data.simulate.plan import plan_days
-from cortext.data.simulate.speech import utter, with_pauses
 from cortext.data.trial import Trial
-from cortext.live.core import gate_fit
-from cortext.live.core.acoustic_stream import Endpoint, EndpointOptions
-from cortext.live.core.gate import KEPT_MS, gate_for
 from cortext.models import load_model
 from cortext.models.stepping import TorchStepper
 from cortext.text.pronunciation import pronounced
+from cortext_data.simulate.articulators import articulate, targets
+from cortext_data.simulate.brain import electrodes
+from cortext_data.simulate.config import preset_config
+from cortext_data.simulate.idle import IdleConfig, Recording, continuous
+from cortext_data.simulate.material import material_of
+from cortext_data.simulate.neural import max_lead_bins, record
+from cortext_data.simulate.plan import plan_days
+from cortext_data.simulate.speech import utter, with_pauses
+from cortext_live.core import gate_fit
+from cortext_live.core.acoustic_stream import Endpoint, EndpointOptions
+from cortext_live.core.gate import KEPT_MS, gate_for
 
 RESULT = Path(__file__).parent / "results" / "idle-gate.json"
 MODULATIONS = (0.3, 0.5, 0.7)

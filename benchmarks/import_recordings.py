@@ -23,8 +23,8 @@ from typing import Any
 
 import numpy as np
 
-from cortext.bench.harness import machine, markdown_table, study_arguments, write_result
 from cortext.provenance import provenance, version_of
+from cortext_bench.harness import machine, markdown_table, study_arguments, write_result
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"))
 from foreign_files import (

@@ -41,8 +41,8 @@ from lm_cases import SAID, spoken_logits  # noqa: E402
 from redis_process import RedisServer, wait_for  # noqa: E402
 from release_client import ReleaseClient  # noqa: E402
 
-from cortext.bench.harness import markdown_table, study_arguments, write_result  # noqa: E402
 from cortext.provenance import provenance  # noqa: E402
+from cortext_bench.harness import markdown_table, study_arguments, write_result  # noqa: E402
 
 N_TEXTS = 24
 """Different utterances; each is spoken undisturbed first."""

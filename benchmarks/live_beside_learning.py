@@ -29,17 +29,17 @@ os.environ["OMP_NUM_THREADS"] = "1"
 
 import numpy as np
 
-from cortext.bench.harness import machine, markdown_table, study_arguments, write_result
 from cortext.data.packed import open_packed
 from cortext.decoding import Decoder
 from cortext.evaluation.decoder_options import options_for
-from cortext.live.core.decoder import no_long_pauses
-from cortext.live.core.pipeline import Pipeline
 from cortext.models.stepping import open_stepper
 from cortext.provenance import provenance
-from cortext.usage.heard import HeardFeatures
-from cortext.usage.speaking import note_speaking
-from cortext.usage.writer import UsageLog, UtteranceRecord
+from cortext_bench.harness import machine, markdown_table, study_arguments, write_result
+from cortext_live.core.decoder import no_long_pauses
+from cortext_live.core.pipeline import Pipeline
+from cortext_live.usage.heard import HeardFeatures
+from cortext_live.usage.speaking import note_speaking
+from cortext_live.usage.writer import UsageLog, UtteranceRecord
 
 CHUNK_BINS = 4
 REST_S = 1.0

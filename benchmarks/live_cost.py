@@ -20,21 +20,21 @@ from typing import Any
 import numpy as np
 import torch
 
-from cortext.bench.harness import study_arguments, write_result
 from cortext.data.packed import PackedSplit, open_packed
 from cortext.decoding import Decoder
 from cortext.decoding.log_probs import greedy, log_softmax
 from cortext.evaluation.recognise import Recognised, recognise
 from cortext.evaluation.scores import TrialResult, rates
-from cortext.live.core.acoustic_stream import (
+from cortext.provenance import provenance
+from cortext.text.metrics import bootstrap_interval, edit_counts
+from cortext_bench.harness import study_arguments, write_result
+from cortext_live.core.acoustic_stream import (
     AcousticStream,
     Endpoint,
     EndpointOptions,
     PipelineOptions,
 )
-from cortext.live.core.pipeline import Pipeline
-from cortext.provenance import provenance
-from cortext.text.metrics import bootstrap_interval, edit_counts
+from cortext_live.core.pipeline import Pipeline
 
 GAIN_SPREAD = 0.5
 """Standard deviation of the logarithm of a feature's gain on a day."""

@@ -25,8 +25,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"
 from page_browser import CHROMIUM
 from page_use import LongUse, is_faultless
 
-from cortext.bench.harness import markdown_table, study_arguments, write_result
 from cortext.provenance import provenance
+from cortext_bench.harness import markdown_table, study_arguments, write_result
 
 
 def main() -> int:

@@ -40,7 +40,14 @@ import h5py
 import numpy as np
 import torch
 
-from cortext.bench.harness import (
+from cortext.data import PackedDataset, open_packed, pack
+from cortext.decoding.ngram import LanguageModel
+from cortext.evaluation.fit_decoder import FitDecoder
+from cortext.files import atomic_directory, json_lines
+from cortext.provenance import provenance
+from cortext.training import TrainConfig, Trainer, read_train_config
+from cortext.training.pretrain import OVERRIDES
+from cortext_bench.harness import (
     cost_of,
     machine,
     made_once,
@@ -48,15 +55,8 @@ from cortext.bench.harness import (
     study_arguments,
     write_result,
 )
-from cortext.data import PackedDataset, open_packed, pack
-from cortext.data.simulate import simulate
-from cortext.data.simulate.config import PRESETS
-from cortext.decoding.ngram import LanguageModel
-from cortext.evaluation.fit_decoder import FitDecoder
-from cortext.files import atomic_directory, json_lines
-from cortext.provenance import provenance
-from cortext.training import TrainConfig, Trainer, read_train_config
-from cortext.training.pretrain import OVERRIDES
+from cortext_data.simulate import simulate
+from cortext_data.simulate.config import PRESETS
 from models_tables import RATES, compare, plot, print_tables
 
 SEEDS = (0, 1, 2, 3, 4)

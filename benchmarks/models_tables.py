@@ -11,7 +11,7 @@ from typing import Any
 from matplotlib.figure import Figure
 from scipy.stats import t as student
 
-from cortext.bench.harness import markdown_table
+from cortext_bench.harness import markdown_table
 
 KEY = ("part", "condition", "setting", "budget", "given", "start")
 """Properties that the trainings of a row share."""

@@ -19,13 +19,13 @@ from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-from cortext.bench.harness import study_arguments, write_result
-from cortext.decoding.llm.loading import FACTS
-from cortext.decoding.llm.neural.compare import compare
-from cortext.decoding.llm.neural.train_neural import NeuralOptions, train_neural
 from cortext.decoding.ngram import LanguageModel
 from cortext.decoding.ngram.corpus import sentences_of
 from cortext.provenance import provenance
+from cortext_bench.harness import study_arguments, write_result
+from cortext_lm.llm.loading import FACTS
+from cortext_lm.neural.compare import compare
+from cortext_lm.neural.train_neural import NeuralOptions, train_neural
 
 HELD_OUT_EVERY = 20
 FACTOR = 12

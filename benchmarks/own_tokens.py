@@ -21,13 +21,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cortext.bench.harness import made_once, markdown_table, study_arguments, write_result
 from cortext.data import pack
-from cortext.data.simulate import PRESETS, simulate
 from cortext.decoding.ngram import LanguageModel
 from cortext.evaluation import evaluate
 from cortext.provenance import provenance
 from cortext.training import read_train_config, train
+from cortext_bench.harness import made_once, markdown_table, study_arguments, write_result
+from cortext_data.simulate import PRESETS, simulate
 
 REQUIRED = {"spanish": {"per": 0.15, "wer": 0.20}}
 

@@ -34,13 +34,13 @@ sys.path.insert(0, str(ROOT / "tests" / "support"))
 from page_browser import CHROMIUM, TOKEN  # noqa: E402
 from page_process import program  # noqa: E402
 
-from cortext.bench.harness import (  # noqa: E402
+from cortext.provenance import provenance  # noqa: E402
+from cortext_bench.harness import (  # noqa: E402
     markdown_table,
     percentiles,
     study_arguments,
     write_result,
 )
-from cortext.provenance import provenance  # noqa: E402
 
 N_SENTENCES = 4
 KINDS = ("step", "utterance", "state", "stats")

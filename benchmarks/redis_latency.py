@@ -29,9 +29,9 @@ from typing import Any
 import numpy as np
 import redis
 
-from cortext.bench.harness import percentiles, study_arguments, write_result
 from cortext.provenance import provenance
 from cortext.text.inventory import LM, RELEASE
+from cortext_bench.harness import percentiles, study_arguments, write_result
 
 
 @contextmanager
@@ -152,8 +152,8 @@ def texts_without_hurry(model: str, lm: Path, logits: list[np.ndarray]) -> list[
         logits: Utterances, each float32 [P, V].
     """
     from cortext.decoding import Decoder
-    from cortext.decoding.llm.large_model import LLM
     from cortext.decoding.saved import to_log_probs
+    from cortext_lm.llm.large_model import LLM
 
     decoder = Decoder.from_dir(lm, {"llm": {"mode": "fusion"}}).with_llm(LLM.load(model))
     return [decoder.decode(to_log_probs(logits_PV), "lm")[0].text for logits_PV in logits]

@@ -17,13 +17,13 @@ from typing import Any
 
 os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = "1"
 
-from cortext.bench.harness import cost_of, markdown_table, study_arguments, write_result
 from cortext.data import BIN_MS
-from cortext.data.simulate import preset_config, simulate
-from cortext.data.simulate.brain import electrodes
-from cortext.data.simulate.plan import PlannedBlock, PlannedDay, PlannedTrial, Prompt
-from cortext.data.simulate.sentences import handwritten
-from cortext.data.simulate.write import simulate_block
+from cortext_bench.harness import cost_of, markdown_table, study_arguments, write_result
+from cortext_data.simulate import preset_config, simulate
+from cortext_data.simulate.brain import electrodes
+from cortext_data.simulate.plan import PlannedBlock, PlannedDay, PlannedTrial, Prompt
+from cortext_data.simulate.sentences import handwritten
+from cortext_data.simulate.write import simulate_block
 
 
 def in_memory(n_trials: int, repeats: int) -> tuple[float, float]:

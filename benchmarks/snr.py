@@ -17,10 +17,10 @@ from pathlib import Path
 import torch
 from matplotlib.figure import Figure
 
-from cortext.bench.harness import made_once, markdown_table, study_arguments, write_result
 from cortext.data import pack
-from cortext.data.simulate import simulate
 from cortext.training import train
+from cortext_bench.harness import made_once, markdown_table, study_arguments, write_result
+from cortext_data.simulate import simulate
 
 SEEDS = {0.25: [0], 0.5: [0, 1, 2, 3, 4], 1.0: [0], 2.0: [0, 1, 2, 3, 4], 4.0: [0]}
 

@@ -26,15 +26,15 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import matplotlib
 from matplotlib.figure import Figure
 
-from cortext.bench.harness import study_arguments, write_result
 from cortext.data import PackedSplit, open_packed
-from cortext.decoding.llm.neural.train_neural import NeuralOptions, train_neural
 from cortext.evaluation.figures import BLUE, INK, ORANGE, STYLE, panels, save_picture
 from cortext.provenance import provenance
-from cortext.speechllm import SpeechLLM, train_speech_llm
-from cortext.speechllm.audio_llm.assemble import TowerOptions, assemble
-from cortext.speechllm.teach import TeachOptions, teach_from_text
 from cortext.text import error_rate
+from cortext_bench.harness import study_arguments, write_result
+from cortext_lm.neural.train_neural import NeuralOptions, train_neural
+from cortext_speechllm import SpeechLLM, train_speech_llm
+from cortext_speechllm.audio_llm.assemble import TowerOptions, assemble
+from cortext_speechllm.teach import TeachOptions, teach_from_text
 
 MARGIN = 0.20
 """Lead in word error rate that the right recordings must have over exchanged ones."""

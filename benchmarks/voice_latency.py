@@ -30,9 +30,9 @@ os.environ["OMP_NUM_THREADS"] = "1"
 import numpy as np
 from websockets.sync.client import connect
 
-from cortext.bench.harness import machine, markdown_table, study_arguments, write_result
 from cortext.data.packed import open_packed
 from cortext.provenance import provenance
+from cortext_bench.harness import machine, markdown_table, study_arguments, write_result
 
 PAUSE_S = 0.5
 HEADER_BYTES = 44

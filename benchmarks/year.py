@@ -48,11 +48,7 @@ os.environ["OMP_NUM_THREADS"] = "1"
 import numpy as np
 import torch
 
-from cortext.bench.harness import made_once, markdown_table, study_arguments, write_result
-from cortext.bench.materials import TEXTS, RealData
 from cortext.data import PackedDataset, open_packed, pack
-from cortext.data.simulate import preset_config, simulate
-from cortext.data.simulate.months import events, later_days, regular_day
 from cortext.decoding import Decoder
 from cortext.decoding.ngram import LanguageModel
 from cortext.evaluation.fit_decoder import FitDecoder
@@ -60,10 +56,14 @@ from cortext.evaluation.fitted import read_fitted, take_over
 from cortext.files import atomic_directory
 from cortext.models import load_model
 from cortext.provenance import provenance
-from cortext.recalibration.labels import labelling_search
 from cortext.text.lexicon import Lexicon
 from cortext.training import Trainer, adapt, read_train_config
 from cortext.training.adapt_trials import in_order_of_recording
+from cortext_bench.harness import made_once, markdown_table, study_arguments, write_result
+from cortext_bench.materials import TEXTS, RealData
+from cortext_data.simulate import preset_config, simulate
+from cortext_data.simulate.months import events, later_days, regular_day
+from cortext_live.recalibration.labels import labelling_search
 from year_confidence import confidence_by_quarter, plot_confidences, print_confidences
 from year_judging import judge, retained
 from year_learning import COURSES, Year, learn

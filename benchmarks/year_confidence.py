@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from cortext.bench.harness import markdown_table
 from cortext.evaluation.calibration import Calibration, calibration
+from cortext_bench.harness import markdown_table
 from year_tables import QUARTERS
 
 KINDS = ("calibrated", "posterior")

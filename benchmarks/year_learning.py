@@ -16,22 +16,22 @@ from typing import Any
 import numpy as np
 
 from cortext.data import PackedDataset
-from cortext.data.simulate.config import N_ARRAYS
 from cortext.decoding import Decoder
 from cortext.decoding.log_probs import log_softmax
 from cortext.models import AcousticModel, load_model
-from cortext.recalibration.chain import model_folder
-from cortext.recalibration.chain_entries import ChainContents
-from cortext.recalibration.judging import day_of
-from cortext.recalibration.learner import Learner
-from cortext.recalibration.old_sentences import old_sentences
-from cortext.recalibration.online import Place, Unlabelled
-from cortext.recalibration.service import Recalibration
-from cortext.recalibration.settings import ServiceSettings, method_settings
 from cortext.training.adapt import run_config
 from cortext.training.adapt_trials import in_order_of_recording
-from cortext.usage.heard import HeardFeatures
-from cortext.usage.writer import UsageLog, UtteranceRecord
+from cortext_data.simulate.config import N_ARRAYS
+from cortext_live.recalibration.chain import model_folder
+from cortext_live.recalibration.chain_entries import ChainContents
+from cortext_live.recalibration.judging import day_of
+from cortext_live.recalibration.learner import Learner
+from cortext_live.recalibration.old_sentences import old_sentences
+from cortext_live.recalibration.online import Place, Unlabelled
+from cortext_live.recalibration.service import Recalibration
+from cortext_live.recalibration.settings import ServiceSettings, method_settings
+from cortext_live.usage.heard import HeardFeatures
+from cortext_live.usage.writer import UsageLog, UtteranceRecord
 from year_judging import judge, retained
 from year_tables import DISTURBED
 
@@ -49,7 +49,7 @@ class Course:
     """A way to learn over the year.
 
     Attributes:
-        method: A key of `cortext.recalibration.settings.SERVICE_METHODS`.
+        method: A key of `cortext_live.recalibration.settings.SERVICE_METHODS`.
         changes: `key=value` changes of its settings.
         corrected: Share of the sentences that are corrected or confirmed.
         least_sure: As many are corrected of each ten, but those that were decoded with the least

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from cortext.bench.harness import markdown_table
-from cortext.recalibration.promotion import student
+from cortext_bench.harness import markdown_table
+from cortext_live.recalibration.promotion import student
 
 PUBLISHED_PER = (0.25, 0.39, 0.58)
 """Frozen PER of participant T12 after 26 to 30 days, in three cases."""

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import difficulty
-from cortext.data.simulate import simulate
+from cortext_data.simulate import simulate
 
 pytestmark = pytest.mark.slow
 

@@ -16,7 +16,7 @@ from command_server import SPEECH_LLM, serve
 from stand_in import RECORDINGS, write_stand_in
 
 from cortext.cli import run as cortext
-from cortext.demo import run_demo
+from cortext_data.demo import run_demo
 
 ROOT = Path(__file__).resolve().parents[1]
 BLOCK = re.compile(r"^```(python|bash)\n(.*?)^```", re.MULTILINE | re.DOTALL)

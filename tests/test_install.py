@@ -11,9 +11,9 @@ import yaml
 
 import cortext
 from cortext.cli import run
-from cortext.cloud.source import DISTRIBUTION
 from cortext.errors import MissingLibrary
 from cortext.extras import install_hint, need
+from cortext_tune.cloud.source import DISTRIBUTION
 
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())

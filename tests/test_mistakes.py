@@ -19,39 +19,31 @@ from small_training import write_recordings
 from untrained import untrained_run
 
 import cortext
-from cortext import (
-    data,
-    decoding,
-    evaluation,
-    features,
-    models,
-    speechllm,
-    text,
-    training,
-    tuning,
-)
-from cortext.data.readers.t12 import t12
-from cortext.data.simulate import SimulatorConfig
-from cortext.decoding import ensemble
+import cortext_speechllm as speechllm
+import cortext_tune as tuning
+from cortext import data, decoding, evaluation, features, models, text, training
 from cortext.decoding.fake import fake_log_probs
-from cortext.decoding.llm.large_model import LLM
 from cortext.decoding.ngram import LanguageModel
 from cortext.decoding.saved import to_log_probs
 from cortext.errors import CortextError, WrongType
 from cortext.evaluation.decoder_options import options_for
 from cortext.evaluation.fitting import fit_options
-from cortext.evaluation.published import import_copy_task
 from cortext.evaluation.redecode import decode_evaluation
-from cortext.live.core.acoustic_stream import AcousticStream, EndpointOptions, PipelineOptions
 from cortext.models.stepping import TorchStepper, open_stepper
 from cortext.models.triple_gru import CleanSpeechModel, NoiseModel
 from cortext.plugins import load_plugin
-from cortext.speechllm.config import SpeechConfig, SpeechLLMConfig
 from cortext.training.loss import ctc_loss
 from cortext.training.setup import new_model
-from cortext.tuning.decoder.material import tuning_parts
-from cortext.verification import verify_t12, verify_t15
-from cortext.voices import open_voice
+from cortext_data.readers.t12 import t12
+from cortext_data.simulate import SimulatorConfig
+from cortext_live.core.acoustic_stream import AcousticStream, EndpointOptions, PipelineOptions
+from cortext_live.voices import open_voice
+from cortext_lm import ensemble
+from cortext_lm.llm.large_model import LLM
+from cortext_published.copy_task import import_copy_task
+from cortext_published.verification import verify_t12, verify_t15
+from cortext_speechllm.config import SpeechConfig, SpeechLLMConfig
+from cortext_tune.decoder.material import tuning_parts
 
 DAY = "t15.2023.08.11"
 NAN = float("nan")

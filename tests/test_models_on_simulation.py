@@ -11,7 +11,7 @@ import pytest
 
 import models_on_simulation as study
 from cortext.data import pack
-from cortext.data.simulate import simulate
+from cortext_data.simulate import simulate
 from models_tables import compare, mean_and_interval
 
 SMALL = ["n_electrodes=8", "test_per_day=0", "val_per_day=3", "phoneme_ms=150"]

@@ -90,7 +90,7 @@ SCORES = (
 
 def shipped_texts() -> list[str]:
     """Return every twentieth sentence that the simulator's participant says, and odd ones."""
-    folder = resources.files("cortext.data.simulate") / "text"
+    folder = resources.files("cortext_data.simulate") / "text"
     lines = [
         line
         for name in ("home.txt", "people.txt", "care.txt", "world.txt")

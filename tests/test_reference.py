@@ -11,20 +11,20 @@ import griffe
 import pytest
 import yaml
 
-from cortext.cli import COMMANDS, Group
+from cortext.cli.tree import Group, all_commands
 from cortext.cli import run as cortext
 from cortext.config import to_mapping
-from cortext.data.simulate import SimulatorConfig
 from cortext.decoding import DecoderOptions
-from cortext.decoding.ensemble import EnsembleOptions
 from cortext.features.augment import AUGMENTATIONS
-from cortext.live.brand.parameters import NodeParameters
-from cortext.live.core.acoustic_stream import EndpointOptions, PipelineOptions
-from cortext.live.lm_server.published_params import PublishedParams
 from cortext.models import MODELS
-from cortext.speechllm.config import LoRAConfig, SpeechConfig, SpeechLLMConfig, Stage
 from cortext.training import LOSSES
 from cortext.training.config import RECIPES, TASKS, TrainConfig
+from cortext_data.simulate import SimulatorConfig
+from cortext_live.brand.parameters import NodeParameters
+from cortext_live.core.acoustic_stream import EndpointOptions, PipelineOptions
+from cortext_live.lm_server.published_params import PublishedParams
+from cortext_lm.ensemble import EnsembleOptions
+from cortext_speechllm.config import LoRAConfig, SpeechConfig, SpeechLLMConfig, Stage
 from reference_pages import commands, configuration, python
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -45,7 +45,7 @@ def _at_the_root():
 def names() -> list[str]:
     return [
         full
-        for group in COMMANDS.values()
+        for group in all_commands().values()
         for name, entry in group.items()
         for full in (
             [f"{name} {below}" for below in entry.commands] if isinstance(entry, Group) else [name]
@@ -242,4 +242,4 @@ def test_every_name_that_a_document_uses_is_in_the_reference(document, package, 
 def test_the_documents_are_read_for_names():
     names = set().union(*map(used, DOCUMENTS))
     assert len(names) >= 50
-    assert {"cortext.train", "cortext.decoding.ensemble.combine"} <= names
+    assert {"cortext.train", "cortext_lm.ensemble.combine"} <= names

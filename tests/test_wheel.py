@@ -28,7 +28,7 @@ LICENCES = {
     "licenses/double-conversion.txt": "the V8 project authors",
     "licenses/nanobind.txt": "Wenzel Jakob",
     "licenses/robin-map.txt": "Thibaut Goetghebuer-Planchon",
-    "src/cortext/live/page/web/atkinson-next.LICENSE.txt": "SIL OPEN FONT LICENSE",
+    "src/cortext_live/page/web/atkinson-next.LICENSE.txt": "SIL OPEN FONT LICENSE",
 }
 """Licence file: what it says."""
 # Imports every part of the package that needs no extra, and says where all of it comes from.

@@ -11,10 +11,10 @@ from scipy.stats import t
 import year
 import year_learning
 from cortext.data import pack
-from cortext.data.simulate import preset_config, simulate
-from cortext.recalibration.recorded import LoggedSentences
-from cortext.usage.heard import HeardFeatures
-from cortext.usage.writer import UsageLog
+from cortext_data.simulate import preset_config, simulate
+from cortext_live.recalibration.recorded import LoggedSentences
+from cortext_live.usage.heard import HeardFeatures
+from cortext_live.usage.writer import UsageLog
 from year_confidence import confidence_by_quarter
 from year_learning import COURSES, Course, Year, disturbance, least_sure
 from year_tables import (

@@ -32,7 +32,7 @@ sys.path.insert(0, str(TESTS / "support"))
 from brand_rig import Rig, World, make_world  # noqa: E402
 from redis_process import RedisServer  # noqa: E402
 
-from cortext.live.brand import control as brand_control  # noqa: E402
+from cortext_live.brand import control as brand_control  # noqa: E402
 
 HANG_SECONDS = 15.0
 MOST_FAILURES = 10

@@ -21,21 +21,21 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
 
-from cortext.data.simulate import PRESETS, SimulatorConfig
-from cortext.data.simulate.articulators import ARTICULATORS, articulate
-from cortext.data.simulate.brain import electrodes
-from cortext.data.simulate.config import ARRAYS
-from cortext.data.simulate.plan import PlannedBlock, PlannedDay, PlannedTrial, Prompt
-from cortext.data.simulate.sentences import splits
-from cortext.data.simulate.statistics import (
+from cortext.text.inventory import RELEASE
+from cortext_data.simulate import PRESETS, SimulatorConfig
+from cortext_data.simulate.articulators import ARTICULATORS, articulate
+from cortext_data.simulate.brain import electrodes
+from cortext_data.simulate.config import ARRAYS
+from cortext_data.simulate.plan import PlannedBlock, PlannedDay, PlannedTrial, Prompt
+from cortext_data.simulate.sentences import splits
+from cortext_data.simulate.statistics import (
     BANDS_HZ,
     LAGS,
     SignalStatistics,
     mean_statistics,
     signal_statistics,
 )
-from cortext.data.simulate.write import SimulatedTrial, simulate_block
-from cortext.text.inventory import RELEASE
+from cortext_data.simulate.write import SimulatedTrial, simulate_block
 
 ROOT = Path(__file__).resolve().parents[1]
 REAL = (

@@ -15,10 +15,10 @@ from pathlib import Path
 
 import numpy as np
 
-from cortext.data.simulate.sentences import splits
 from cortext.text import normalize
-from cortext.usage.log import LOG
-from cortext.usage.writer import UtteranceRecord
+from cortext_data.simulate.sentences import splits
+from cortext_live.usage.log import LOG
+from cortext_live.usage.writer import UtteranceRecord
 
 FIRST = datetime(2026, 1, 12, tzinfo=timezone(timedelta(hours=-8)))
 N_DAYS = 118

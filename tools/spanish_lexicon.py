@@ -17,7 +17,7 @@ from pathlib import Path
 
 from cortext.text.language import LANGUAGES
 
-FOLDER = Path(__file__).parents[1] / "src/cortext/data/simulate/spanish"
+FOLDER = Path(__file__).parents[1] / "src/cortext_data/simulate/spanish"
 
 _VOWELS = dict(zip("aáeéiíoóuúü", "aaeeiioouuu", strict=True))
 _WEAK = {"i": "j", "u": "w", "ü": "w", "y": "j"}

@@ -10,18 +10,18 @@ from cortext.extras import lazily
 __version__ = "0.1.0"  # and in pyproject.toml; a test compares them
 
 if TYPE_CHECKING:
-    from cortext.cloud import launch
     from cortext.data.packed_dataset import open_dataset
-    from cortext.data.simulate import simulate
     from cortext.decoding import Decoder
     from cortext.decoding.ngram import LanguageModel
     from cortext.errors import CortextError
     from cortext.evaluation import evaluate
-    from cortext.live.core.pipeline import Pipeline
     from cortext.models import load_model
     from cortext.text import error_rate
     from cortext.training import Trainer, train
     from cortext.training.checks import check_model
+    from cortext_data.simulate import simulate
+    from cortext_live.core.pipeline import Pipeline
+    from cortext_tune.cloud import launch
 
 __all__ = [
     "CortextError",
@@ -44,15 +44,15 @@ _HOMES = {
     "CortextError": "cortext.errors",
     "Decoder": "cortext.decoding",
     "LanguageModel": "cortext.decoding.ngram",
-    "Pipeline": "cortext.live.core.pipeline",
+    "Pipeline": "cortext_live.core.pipeline",
     "Trainer": "cortext.training",
     "check_model": "cortext.training.checks",
     "error_rate": "cortext.text",
     "evaluate": "cortext.evaluation",
-    "launch": "cortext.cloud",
+    "launch": "cortext_tune.cloud",
     "load_model": "cortext.models",
     "open_dataset": "cortext.data.packed_dataset",
-    "simulate": "cortext.data.simulate",
+    "simulate": "cortext_data.simulate",
     "train": "cortext.training",
 }
 __getattr__ = lazily(__name__, _HOMES)

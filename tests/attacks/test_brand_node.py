@@ -17,8 +17,8 @@ from brand_rig import Node, Process, Rig, make_world
 from redis_process import RedisServer, wait_for
 
 from cortext.errors import CortextError
-from cortext.live.brand.process import read_parameters
-from cortext.live.core.redis_link import RedisLink
+from cortext_live.brand.process import read_parameters
+from cortext_live.core.redis_link import RedisLink
 
 pytestmark = pytest.mark.redis
 N_BINS = 90

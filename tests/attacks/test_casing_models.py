@@ -15,10 +15,10 @@ from random_casing import random_caser
 from refusals import complaint, refused
 from safetensors.torch import load_file, save_file
 
-from cortext.casing import caser_for
-from cortext.casing.model import read_caser, write_caser
 from cortext.models.storage import read_tensors, write_tensors
 from cortext.text.language import EN, LANGUAGES
+from cortext_live.casing import caser_for
+from cortext_live.casing.model import read_caser, write_caser
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,8 @@ from refusals import harmless
 
 from cortext.data import hdf5_input
 from cortext.data.checks import FaultError
-from cortext.data.readers.files.matlab import open_mat
-from cortext.data.readers.files.nwb_file import open_nwb
+from cortext_data.readers.files.matlab import open_mat
+from cortext_data.readers.files.nwb_file import open_nwb
 
 TEXT = "a text of thirty-three letters, é"  # 34 bytes
 TEXTS = h5py.string_dtype()

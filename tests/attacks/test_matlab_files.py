@@ -17,7 +17,7 @@ from h5py import h5r
 from refusals import harmless
 
 from cortext.data.checks import FaultError
-from cortext.data.readers.files.matlab import open_mat
+from cortext_data.readers.files.matlab import open_mat
 
 AGAIN = "copy or download the file again"
 SAVE = "give a .mat file as MATLAB's save writes it, with -v7 or -v7.3"

@@ -22,9 +22,9 @@ from foreign_nwb import write_falcon, write_nwb, written_cues
 from refusals import harmless
 
 from cortext.data.checks import FaultError
-from cortext.data.readers.falcon import falcon_h2
-from cortext.data.readers.files.nwb_file import open_nwb
-from cortext.data.readers.importing import import_source
+from cortext_data.readers.falcon import falcon_h2
+from cortext_data.readers.files.nwb_file import open_nwb
+from cortext_data.readers.importing import import_source
 
 NAME = "sub-T5-held-out-calib/sub-T5-held-out-calib_ses-20230417.nwb"
 SPIKES, MASK, TRIALS = "acquisition/binned_spikes", "acquisition/eval_mask", "intervals/trials"

@@ -26,8 +26,8 @@ from refusals import refused
 from session_files import BINS, DAY, N_FEATURES, write_recordings
 
 from cortext.data import pack
-from cortext.data.fetch import fetch
 from cortext.data.inspect import inspect
+from cortext_published.downloads.fetch import fetch
 
 
 @pytest.fixture(scope="module")

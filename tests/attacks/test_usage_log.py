@@ -22,7 +22,7 @@ from page_process import DAYS, N_FEATURES, prepare
 from untrained import untrained_run
 
 from cortext.data import make_trial, write_session
-from cortext.usage.log_lines import numbered
+from cortext_live.usage.log_lines import numbered
 
 WHEN = "2026-11-20T10:00:06-08:00"
 SAID = {

@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cortext.bench.posteriors import INVENTORY
 from cortext.decoding.ngram import LanguageModel
 from cortext.text.lexicon import Lexicon
+from cortext_bench.posteriors import INVENTORY
 
 SENTENCES = [
     "the cat sat",

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from cortext.bench.harness import (
+from cortext_bench.harness import (
     Sides,
     cost_of,
     in_turns,
@@ -15,7 +15,7 @@ from cortext.bench.harness import (
     study_arguments,
     write_result,
 )
-from cortext.bench.workers import Missing
+from cortext_bench.workers import Missing
 
 
 def test_sides_take_turns_and_a_warm_up_does_not_count():

@@ -8,11 +8,11 @@ import torch
 from kernel_times import slower_than_torch
 from vectors import vectors_of
 
-from cortext.bench.kernels import COMPILED, OPERATIONS, kernel_work
-from cortext.bench.latency_modes import EAGER, OURS, no_more_work
-from cortext.bench.posteriors import INVENTORY
 from cortext.models import AcousticModel, GRUConfig, build_model
 from cortext.models.card import Smoothing
+from cortext_bench.kernels import COMPILED, OPERATIONS, kernel_work
+from cortext_bench.latency_modes import EAGER, OURS, no_more_work
+from cortext_bench.posteriors import INVENTORY
 
 
 def test_a_way_that_does_more_work_than_torch_is_noticed():

@@ -7,16 +7,16 @@ import numpy as np
 import pytest
 import torch
 
-from cortext.bench import latency
-from cortext.bench.decoder.searcher import Paths
-from cortext.bench.latency import LatencyPlan, bench_latency, demo_directory, one_core
-from cortext.bench.latency_modes import EAGER, MODES, Played, steppers
-from cortext.bench.posteriors import INVENTORY, Utterance
 from cortext.cli import run as cortext
 from cortext.errors import ConfigError, RunError
 from cortext.models import AcousticModel, GRUConfig, TransformerConfig, build_model
 from cortext.models.card import Smoothing
 from cortext.models.stepping import TorchStepper
+from cortext_bench import latency
+from cortext_bench.decoder.searcher import Paths
+from cortext_bench.latency import LatencyPlan, bench_latency, demo_directory, one_core
+from cortext_bench.latency_modes import EAGER, MODES, Played, steppers
+from cortext_bench.posteriors import INVENTORY, Utterance
 
 TORCH = [EAGER, "torch fp32", "torch bf16"]
 STAGES = {"normalise", "smooth", "model", "search"}

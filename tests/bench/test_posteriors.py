@@ -3,7 +3,9 @@ import json
 import numpy as np
 import pytest
 
-from cortext.bench.posteriors import (
+from cortext.decoding import greedy
+from cortext.errors import DataError
+from cortext_bench.posteriors import (
     INVENTORY,
     LEAD,
     Confusions,
@@ -18,8 +20,6 @@ from cortext.bench.posteriors import (
     tempered,
     with_surer_blank,
 )
-from cortext.decoding import greedy
-from cortext.errors import DataError
 
 
 def ids(symbols: str) -> np.ndarray:

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from cortext.bench import tpu_compile
-from cortext.bench.tpu_compile import SHAPES
-from cortext.bench.workers import Missing
 from cortext.cli import run
 from cortext.training import read_train_config
+from cortext_bench import tpu_compile
+from cortext_bench.tpu_compile import SHAPES
+from cortext_bench.workers import Missing
 
 ROOT = Path(__file__).resolve().parents[2]
 KEPT = ROOT / "benchmarks" / "results" / "tpu-compile.json"

@@ -5,9 +5,9 @@ import time
 import pytest
 import torch
 
-from cortext.casing import NoCasing, RuleCaser
-from cortext.casing.large import _PROBES, SKIPPED, LargeCaser
 from cortext.errors import LanguageModelError
+from cortext_live.casing import NoCasing, RuleCaser
+from cortext_live.casing.large import _PROBES, SKIPPED, LargeCaser
 
 
 def writes_well(texts):
@@ -72,8 +72,8 @@ def test_a_causal_language_model_chooses_once_it_has_learnt_how_people_write(tmp
     pytest.importorskip("transformers")
     from tiny_llm import save_tiny_lm
 
-    from cortext.decoding.llm.model import CausalLM
-    from cortext.decoding.llm.scoring import score_texts
+    from cortext_lm.llm.model import CausalLM
+    from cortext_lm.llm.scoring import score_texts
 
     lm = CausalLM.load(save_tiny_lm(tmp_path), device="cpu")
 

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_casing import random_caser
 
-from cortext.casing import NoCasing, RuleCaser, caser_for
-from cortext.casing.writing import MARKS, capital, is_spelling, joined, named, upper
 from cortext.text.language import EN, LANGUAGES
+from cortext_live.casing import NoCasing, RuleCaser, caser_for
+from cortext_live.casing.writing import MARKS, capital, is_spelling, joined, named, upper
 
 
 @pytest.mark.parametrize(

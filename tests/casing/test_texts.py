@@ -4,11 +4,11 @@ import gzip
 
 import pytest
 
-from cortext.casing.scores import CasingScores
-from cortext.casing.texts import LEAST_SENTENCES, Sentence, parsed, part_of, read_sentences
-from cortext.casing.writing import Shown
 from cortext.errors import LanguageModelError, TextError
 from cortext.text.language import EN, LANGUAGES, Language
+from cortext_live.casing.scores import CasingScores
+from cortext_live.casing.texts import LEAST_SENTENCES, Sentence, parsed, part_of, read_sentences
+from cortext_live.casing.writing import Shown
 
 
 def told(sentence):

@@ -6,12 +6,12 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from cortext.casing import caser_for
-from cortext.casing.model import read_caser
-from cortext.casing.train import CasingOptions, train_case
 from cortext.cli import run
 from cortext.errors import ConfigError
 from cortext.text.language import EN, LANGUAGES
+from cortext_live.casing import caser_for
+from cortext_live.casing.model import read_caser
+from cortext_live.casing.train import CasingOptions, train_case
 
 NAMES = ("Avni", "McGill", "BBC", "Pedro")
 VERBS = ("come", "duerme", "canta", "baila", "nada", "lee", "escribe", "corre")

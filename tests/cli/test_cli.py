@@ -19,7 +19,8 @@ import torch
 import typer.main
 from refusals import complaint
 
-from cortext.cli import COMMANDS, app, run
+from cortext.cli import app, run
+from cortext.cli.tree import COMMANDS, all_commands
 from cortext.data import make_trial, open_packed, write_session
 from cortext.errors import CortextError
 from cortext.training import train
@@ -90,9 +91,10 @@ def test_every_module_of_commands_loads_in_a_process_that_has_loaded_nothing():
     """A module that works only after another one was imported is found out here."""
     code = """
 import os, sys
-from cortext.cli import COMMANDS, Group, run
+from cortext.cli import run
+from cortext.cli.tree import Group, all_commands
 leaves = {}
-for under in COMMANDS.values():
+for under in all_commands().values():
     for name, entry in under.items():
         inner = entry.commands if isinstance(entry, Group) else {None: entry}
         for last, target in inner.items():
@@ -334,7 +336,7 @@ def test_demo_leaves_the_terminal_to_the_bar_that_training_draws(tmp_path, monke
         raise CortextError("far enough")
 
     monkeypatch.setattr("cortext.cli.tools.progress_bar", progress_bar)
-    monkeypatch.setattr("cortext.demo.run_demo", run_demo)
+    monkeypatch.setattr("cortext_data.demo.run_demo", run_demo)
     assert run(["demo", "--out", str(tmp_path)]) == 2
     assert drawn == ["pack", "evaluate"]
 

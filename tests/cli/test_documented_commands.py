@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 import yaml
 
-from cortext.cli import COMMANDS, Group
+from cortext.cli.tree import Group, all_commands
 from cortext.cli import run as cortext
 from cortext.decoding.options import DecoderOptions
 
 ROOT = Path(__file__).resolve().parents[2]
 GROUPS = {
     name
-    for commands in COMMANDS.values()
+    for commands in all_commands().values()
     for name, entry in commands.items()
     if isinstance(entry, Group)
 }
@@ -65,7 +65,7 @@ def test_the_published_settings_in_the_guide_are_options_of_the_search():
 
 def test_the_documents_are_read_for_commands():
     assert len(commands("README.md")) >= 11
-    names = "|".join(name for group in COMMANDS.values() for name in group)
+    names = "|".join(name for group in all_commands().values() for name in group)
     taught = re.compile(rf"^cortext ({names}) |`cortext ({names})`", re.MULTILINE)
     pages = [path.relative_to(ROOT) for path in (ROOT / "docs").rglob("*.md")]
     found = {str(page): len(commands(str(page))) for page in pages}

@@ -9,7 +9,7 @@ import pytest
 from refusals import complaint
 
 from cortext.cli import run
-from cortext.live.brand.parameters import NodeParameters
+from cortext_live.brand.parameters import NodeParameters
 
 COMMANDS = {
     "decode": ["decode", "--fake-text", "how are you", "--lm", "nowhere"],

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from cortext import cloud
+from cortext_tune import cloud
 
 GIT = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "-c", "init.defaultBranch=main"]
 WHEEL = "cortext_bci-0.1.0-cp311-cp311-manylinux_2_28_x86_64.whl"

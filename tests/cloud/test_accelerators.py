@@ -2,8 +2,8 @@
 
 import pytest
 
-from cortext.cloud.accelerators import Accelerator, accelerator
 from cortext.errors import CloudError
+from cortext_tune.cloud.accelerators import Accelerator, accelerator
 
 V5E = Accelerator("tpu-v5litepod-8", 1, 8, "v2-alpha-tpuv5-lite")
 

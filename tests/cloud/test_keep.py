@@ -15,11 +15,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from cortext.cloud import keep as module
-from cortext.cloud.keep import copy_changed, keep
-from cortext.data.simulate import simulate
 from cortext.training import train
 from cortext.training.checkpoint import RunDirectory
+from cortext_data.simulate import simulate
+from cortext_tune.cloud import keep as module
+from cortext_tune.cloud.keep import copy_changed, keep
 
 STATE = "train_state/state.safetensors"
 NOTE = "import sys; open(sys.argv[1], 'a').write(' '.join(sys.argv[2:]) + chr(10))"
@@ -195,7 +195,7 @@ def start():
         command = [
             sys.executable,
             "-m",
-            "cortext.cloud.keep",
+            "cortext_tune.cloud.keep",
             "--every",
             "0.2",
             str(run),

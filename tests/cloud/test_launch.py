@@ -17,9 +17,9 @@ from refusals import complaint
 
 import cortext
 from cortext.cli import run
-from cortext.cloud import Launch
-from cortext.cloud.accelerators import GPUS, TPU_CORES
 from cortext.errors import CloudError, Interrupted, MissingLibrary
+from cortext_tune.cloud import Launch
+from cortext_tune.cloud.accelerators import GPUS, TPU_CORES
 
 
 class SkyPilot(types.ModuleType):
@@ -81,7 +81,7 @@ def test_a_launch_names_the_command_that_shows_its_logs():
 
 
 def test_launch_is_a_function_of_the_package():
-    from cortext.cloud import launch
+    from cortext_tune.cloud import launch
 
     assert cortext.launch is launch
     assert "launch" in cortext.__all__

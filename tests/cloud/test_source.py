@@ -8,9 +8,9 @@ import tarfile
 
 import pytest
 
-from cortext.cloud import source as module
-from cortext.cloud.source import read_source
 from cortext.errors import CloudError
+from cortext_tune.cloud import source as module
+from cortext_tune.cloud.source import read_source
 
 
 def test_a_wheel_is_uploaded_under_its_name(wheel, tmp_path):

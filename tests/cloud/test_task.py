@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from cortext.cloud import environment
-from cortext.cloud.task import address
 from cortext.errors import CloudError
+from cortext_tune.cloud import environment
+from cortext_tune.cloud.task import address
 
 ROOT = Path(__file__).resolve().parents[2]
 STUB = """#!/bin/sh
@@ -98,7 +98,9 @@ def test_a_tpu_trains_on_all_its_cores_with_large_pages_and_is_kept_in_the_bucke
     pages, train = run_with_stubs(read(launch("tiny", lm="gs://lab/lm"))["run"], home)
     assert pages == ["sudo", "tee", "/sys/kernel/mm/transparent_hugepage/enabled"]
     run = f"{home}/cortext/runs/lab/runs/First_run"
-    expected = f"python -m cortext.cloud.keep {run} {home}/cortext/buckets/lab/runs/First_run --"
+    expected = (
+        f"python -m cortext_tune.cloud.keep {run} {home}/cortext/buckets/lab/runs/First_run --"
+    )
     expected += f" cortext train --config tiny --data {home}/cortext/inputs/lab/packed --out {run}"
     assert (
         train
@@ -109,7 +111,7 @@ def test_a_tpu_trains_on_all_its_cores_with_large_pages_and_is_kept_in_the_bucke
 def test_a_machine_that_keeps_its_pages_small_trains_all_the_same(launch, tmp_path):
     script = read(launch("tiny"))["run"].replace("sudo tee", "false")
     (train,) = run_with_stubs(script, tmp_path / "home")
-    assert train[:3] == ["python", "-m", "cortext.cloud.keep"]
+    assert train[:3] == ["python", "-m", "cortext_tune.cloud.keep"]
 
 
 @pytest.mark.parametrize(

@@ -17,13 +17,13 @@ from urllib.request import Request
 
 import pytest
 
-from cortext.data import fetch as fetcher
-from cortext.data import fetched
-from cortext.data.archive import unpacked
-from cortext.data.download import RemoteFile, _WebOnly, download
-from cortext.data.fetch import fetch
 from cortext.errors import DataError
 from cortext.files import exclusive
+from cortext_published.downloads import fetch as fetcher
+from cortext_published.downloads import fetched
+from cortext_published.downloads.archive import unpacked
+from cortext_published.downloads.download import RemoteFile, _WebOnly, download
+from cortext_published.downloads.fetch import fetch
 
 NEURAL = "t15_copyTask_neuralData.zip"
 
@@ -151,7 +151,7 @@ class Handler(BaseHTTPRequestHandler):
 def repository(monkeypatch: pytest.MonkeyPatch) -> Iterator[Repository]:
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     monkeypatch.delenv("DRYAD_TOKEN", raising=False)
-    monkeypatch.setattr("cortext.data.download.time.sleep", lambda seconds: None)
+    monkeypatch.setattr("cortext_published.downloads.download.time.sleep", lambda seconds: None)
     server = Repository()
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
@@ -664,7 +664,7 @@ def test_an_answer_that_cannot_be_is_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.setenv("no_proxy", "127.0.0.1")
-    monkeypatch.setattr("cortext.data.download.time.sleep", lambda seconds: None)
+    monkeypatch.setattr("cortext_published.downloads.download.time.sleep", lambda seconds: None)
     content, size, fault = LIES[name]
     with Answer(HEAD + content) as server, pytest.raises(DataError) as caught:
         download(RemoteFile("a", server.url, size), tmp_path)
@@ -705,7 +705,7 @@ def test_a_server_that_never_gets_further_is_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("no_proxy", "127.0.0.1")
-    monkeypatch.setattr("cortext.data.download.time.sleep", lambda seconds: None)
+    monkeypatch.setattr("cortext_published.downloads.download.time.sleep", lambda seconds: None)
     begun = HEAD + b"Content-Length: 10\r\n\r\n01234"
     gone = b"HTTP/1.1 416 Range Not Satisfiable\r\nContent-Length: 0\r\n\r\n"
     # One more turn ends the test without the bound: then the whole file comes.

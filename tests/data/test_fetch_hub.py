@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from cortext import _native
-from cortext.data.fetch import fetch
 from cortext.errors import DataError
 from cortext.text.inventory import LM
+from cortext_published.downloads.fetch import fetch
 
 ARPA = """\\data\\
 ngram 1=5
@@ -144,7 +144,7 @@ class Handler(BaseHTTPRequestHandler):
 def hub(published: dict[str, bytes], monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     monkeypatch.delenv("HF_TOKEN", raising=False)
-    monkeypatch.setattr("cortext.data.download.time.sleep", lambda seconds: None)
+    monkeypatch.setattr("cortext_published.downloads.download.time.sleep", lambda seconds: None)
     server = Hub(published)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()

@@ -12,11 +12,11 @@ from cortext.cli import run
 from cortext.data import make_trial, write_session
 from cortext.data.dataset import DESCRIPTION, open_session_files
 from cortext.data.inspect import inspect
-from cortext.data.readers.falcon import falcon_h2
-from cortext.data.readers.handwriting import handwriting
-from cortext.data.readers.importing import import_source
-from cortext.data.readers.source_files import files_in, files_of
-from cortext.data.readers.t12 import t12
+from cortext_data.readers.falcon import falcon_h2
+from cortext_data.readers.handwriting import handwriting
+from cortext_data.readers.importing import import_source
+from cortext_data.readers.source_files import files_in, files_of
+from cortext_data.readers.t12 import t12
 
 DAYS = ("t1.2024.01.01", "t1.2024.01.02", "t1.2024.01.03")
 REMEDY = "which is not there; mount the disk that has it, or remove the link"

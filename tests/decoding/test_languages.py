@@ -13,19 +13,19 @@ from own_recordings import LETTERS, OWN, SENTENCES
 
 from cortext.cli import run
 from cortext.decoding import Decoder, Hypothesis, NBest
-from cortext.decoding.ensemble import EnsembleOptions
-from cortext.decoding.ensemble.candidates import Candidates, Weighted, sentence_of
-from cortext.decoding.ensemble.combine import combine
-from cortext.decoding.ensemble.correct import prompt_for
 from cortext.decoding.fake import fake_log_probs
-from cortext.decoding.llm import fusion, large_model
-from cortext.decoding.llm.fusion import Fusion
-from cortext.decoding.llm.large_model import LLM
-from cortext.decoding.llm.scoring import TextScore, score_texts, written_forms
 from cortext.decoding.ngram import LanguageModel
 from cortext.decoding.options import DecoderOptions
 from cortext.errors import DecodingError
 from cortext.text.language import EN, LANGUAGES, Language
+from cortext_lm.ensemble import EnsembleOptions
+from cortext_lm.ensemble.candidates import Candidates, Weighted, sentence_of
+from cortext_lm.ensemble.combine import combine
+from cortext_lm.ensemble.correct import prompt_for
+from cortext_lm.llm import fusion, large_model
+from cortext_lm.llm.fusion import Fusion
+from cortext_lm.llm.large_model import LLM
+from cortext_lm.llm.scoring import TextScore, score_texts, written_forms
 
 ES, ZH = LANGUAGES["es"], LANGUAGES["zh"]
 HEBREW = Language("he", "א-ת", "none", "none")
@@ -85,9 +85,9 @@ def test_only_languages_with_capitals_are_written_with_them(monkeypatch):
     assert written_forms("la i", EN)[0] == "La I."
     asked = []
     monkeypatch.setattr(
-        "cortext.decoding.llm.scoring._tokens", lambda lm, form, _: asked.append(form) or (1,)
+        "cortext_lm.llm.scoring._tokens", lambda lm, form, _: asked.append(form) or (1,)
     )
-    monkeypatch.setattr("cortext.decoding.llm.scoring.score_tokens", lambda *_: {(1,): -1.0})
+    monkeypatch.setattr("cortext_lm.llm.scoring.score_tokens", lambda *_: {(1,): -1.0})
     lm: Any = SimpleNamespace(prefix=lambda context: [0], window=100)
     for text, language in (("我们", ZH), ("שלום עולם", HEBREW), ("él", ES)):
         score_texts(lm, [text], variants="written", language=language)

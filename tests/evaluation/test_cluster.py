@@ -16,9 +16,9 @@ from cortext.decoding.fake import fake_log_probs
 from cortext.decoding.options import LLMOptions
 from cortext.errors import ConfigError, DecodingError, MissingLibrary, RunError
 from cortext.evaluation import evaluate
-from cortext.evaluation.cluster import DecoderFiles, decode_on_cluster, shared
 from cortext.evaluation.settings import LargeModelFiles
 from cortext.text.inventory import RELEASE
+from cortext_tune.cluster_decoding import DecoderFiles, decode_on_cluster, shared
 
 
 @pytest.mark.slow
@@ -48,7 +48,7 @@ def test_a_large_model_says_the_same_in_tasks(tiny, tmp_path, two_workers, monke
     from tiny_llm import save_tiny_lm
 
     # Here; where a task has fewer, so it is.
-    monkeypatch.setattr("cortext.decoding.llm.large_model.LISTS_AT_ONCE", 2)
+    monkeypatch.setattr("cortext_lm.llm.large_model.LISTS_AT_ONCE", 2)
     llm = LargeModelFiles(str(save_tiny_lm(tmp_path / "model")), device="cpu")
     options = {"nbest": 20, "lattice_beam": 20.0, "llm": {"weight": 0.3}}
     context = "what do you think of it today " * 60  # more than the model reads
@@ -112,7 +112,7 @@ def test_the_order_is_kept_whatever_the_number_of_tasks(tiny, two_workers, monke
     expected = Decoder.from_dir(tiny.lm).decode_batch(log_probs, "release")
     steps = []
     for per_cpu in (1, 2, 100):
-        monkeypatch.setattr("cortext.evaluation.cluster.TASKS_PER_CPU", per_cpu)
+        monkeypatch.setattr("cortext_tune.cluster_decoding.TASKS_PER_CPU", per_cpu)
         files = DecoderFiles(tiny.lm, DecoderOptions())
         found, _ = decode_on_cluster(
             "local", files, log_probs, RELEASE, progress=lambda *done: steps.append(done)
@@ -227,8 +227,10 @@ def test_what_the_model_of_the_tasks_says_of_itself_comes_back(tiny, tmp_path, m
     pytest.importorskip("transformers")
     from tiny_llm import save_tiny_lm
 
-    monkeypatch.setattr("cortext.evaluation.cluster.joined", lambda *_, **__: nullcontext(Inline()))
-    monkeypatch.setattr("cortext.decoding.llm.large_model.LISTS_AT_ONCE", 1)
+    monkeypatch.setattr(
+        "cortext_tune.cluster_decoding.joined", lambda *_, **__: nullcontext(Inline())
+    )
+    monkeypatch.setattr("cortext_lm.llm.large_model.LISTS_AT_ONCE", 1)
     log_probs = [fake_log_probs("you", 0.5, n, "release") for n in range(3)]
     llm = LargeModelFiles(str(save_tiny_lm(tmp_path)), device="cpu")
     files = DecoderFiles(tiny.lm, DecoderOptions(), llm=llm)

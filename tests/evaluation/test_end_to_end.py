@@ -2,10 +2,10 @@ import json
 
 import pytest
 
-from cortext.data.simulate import simulate
 from cortext.decoding.ngram import LanguageModel
 from cortext.evaluation import evaluate
 from cortext.training import train
+from cortext_data.simulate import simulate
 
 
 @pytest.mark.slow

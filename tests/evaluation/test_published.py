@@ -15,10 +15,10 @@ from refusals import complaint
 import cortext
 from cortext.cli import run
 from cortext.decoding import Decoder
-from cortext.evaluation.published import import_copy_task
 from cortext.evaluation.redecode import decode_evaluation
 from cortext.text.inventory import LM, RELEASE, Inventory
-from cortext.tuning.decoder.material import DevSet
+from cortext_published.copy_task import import_copy_task
+from cortext_tune.decoder.material import DevSet
 
 
 @pytest.fixture(scope="module")

@@ -16,15 +16,15 @@ from published import copy_task, personal_use, write_pickle
 from refusals import complaint
 
 from cortext.cli import run
-from cortext.data.readers.t15_analyses import read_analyses
 from cortext.evaluation import figures
-from cortext.evaluation.release import (
+from cortext_published.figures import (
     all_ratings,
     copy_task_points,
     rated_days,
     read_published,
     use_days,
 )
+from cortext_published.t15_analyses import read_analyses
 
 
 def edit_distance(reference: list[str], decoded: list[str]) -> int:

@@ -5,11 +5,11 @@ import json
 import pytest
 
 from cortext.data import pack
-from cortext.data.simulate import simulate
 from cortext.decoding.ngram import LanguageModel
 from cortext.evaluation import evaluate
 from cortext.text.language import LANGUAGES
 from cortext.training import read_train_config, train
+from cortext_data.simulate import simulate
 
 BATCHES = 150
 EASY = (

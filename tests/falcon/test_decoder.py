@@ -12,15 +12,15 @@ from untrained import untrained_run
 
 from cortext import LanguageModel, train
 from cortext.data import read_trials
-from cortext.data.readers.falcon import falcon_h2
-from cortext.data.readers.importing import import_source
 from cortext.decoding import Decoder as WordSearch
 from cortext.decoding import greedy
 from cortext.decoding.log_probs import log_softmax
 from cortext.errors import ConfigError, CortextError, DataError, RunError
-from cortext.falcon import Decoder
 from cortext.models import AcousticModel, build_model, load_model, model_config, save_model
 from cortext.text import HANDWRITING
+from cortext_data.readers.falcon import falcon_h2
+from cortext_data.readers.importing import import_source
+from cortext_published.falcon import Decoder
 
 HELD_IN, HELD_OUT = ("2022.05.18", "2022.05.23"), ("2023.04.17",)
 TEXTS = [

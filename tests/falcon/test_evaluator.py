@@ -15,13 +15,13 @@ from falcon_challenge.evaluator import DATASET_HELDINOUT_MAP, FalconEvaluator
 from falcon_participant import write_challenge, writing_config
 
 from cortext import train
-from cortext.data.readers.falcon import falcon_h2
-from cortext.data.readers.importing import import_source
 from cortext.data.session_files import read_trials
 from cortext.decoding import greedy
-from cortext.falcon import Decoder
 from cortext.models import load_model
 from cortext.text import edit_counts
+from cortext_data.readers.falcon import falcon_h2
+from cortext_data.readers.importing import import_source
+from cortext_published.falcon import Decoder
 
 DAYS = DATASET_HELDINOUT_MAP["h2"]
 GUIDE = Path(__file__).resolve().parents[2] / "docs/guides/import-falcon-h2.md"

@@ -13,7 +13,7 @@ from brand_rig import DAYS, Rig, make_world
 
 from cortext.cli import run as run_cli
 from cortext.decoding import Decoder
-from cortext.live.lm_server.server import LMServer, make_protocol
+from cortext_live.lm_server.server import LMServer, make_protocol
 
 N_FRAMES = (21, 28, 14, 49)
 

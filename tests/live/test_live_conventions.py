@@ -15,31 +15,31 @@ from cortext.data.conventions import Conventions
 from cortext.decoding import Decoder, DecoderOptions
 from cortext.decoding.fake import fake_log_probs
 from cortext.errors import CortextError, DataError, DecodingError, LiveError
-from cortext.live.core.acoustic_stream import Endpoint, EndpointOptions
-from cortext.live.core.decoder import checked_hotwords, in_time
-from cortext.live.core.pipeline import Pipeline
-from cortext.live.core.redis_link import RedisLink
-from cortext.live.core.redis_streams import Entry
-from cortext.live.core.statistics import RunningStatistics
-from cortext.live.lm_server.published_protocol import PublishedStreams
-from cortext.live.lm_server.server import LMServer, make_protocol
-from cortext.live.page.day_pipeline import DayPipeline
-from cortext.live.page.decoding_thread import DecodingThread
-from cortext.live.page.messages import language_facts, token_groups
-from cortext.live.page.sources import Replay
-from cortext.live.replay import replay
-from cortext.live.replay_clients import (
+from cortext.text.inventory import CHARACTERS, RELEASE
+from cortext.text.language import EN, LANGUAGES, Language
+from cortext_live.core.acoustic_stream import Endpoint, EndpointOptions
+from cortext_live.core.decoder import checked_hotwords, in_time
+from cortext_live.core.pipeline import Pipeline
+from cortext_live.core.redis_link import RedisLink
+from cortext_live.core.redis_streams import Entry
+from cortext_live.core.statistics import RunningStatistics
+from cortext_live.lm_server.published_protocol import PublishedStreams
+from cortext_live.lm_server.server import LMServer, make_protocol
+from cortext_live.page.day_pipeline import DayPipeline
+from cortext_live.page.decoding_thread import DecodingThread
+from cortext_live.page.messages import language_facts, token_groups
+from cortext_live.page.sources import Replay
+from cortext_live.replay import replay
+from cortext_live.replay_clients import (
     JSON_STREAMS,
     BrandStream,
     JsonClient,
     Patience,
     PublishedClient,
 )
-from cortext.text.inventory import CHARACTERS, RELEASE
-from cortext.text.language import EN, LANGUAGES, Language
-from cortext.usage.log import read_log
-from cortext.usage.statistics import read_use
-from cortext.usage.writer import UsageLog, UtteranceRecord
+from cortext_live.usage.log import read_log
+from cortext_live.usage.statistics import read_use
+from cortext_live.usage.writer import UsageLog, UtteranceRecord
 
 
 @pytest.fixture(scope="module")

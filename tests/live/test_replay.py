@@ -16,11 +16,11 @@ from cortext.data.packed import pack
 from cortext.decoding import Decoder
 from cortext.errors import ConfigError, DataError, LiveError
 from cortext.evaluation import evaluate
-from cortext.live.core.redis_link import RedisLink
-from cortext.live.lm_server.server import LMServer, make_protocol
-from cortext.live.replay import Pacer, choose, replay
-from cortext.live.replay_clients import BrandStream, Patience, ReplayAnswer
 from cortext.training import train
+from cortext_live.core.redis_link import RedisLink
+from cortext_live.lm_server.server import LMServer, make_protocol
+from cortext_live.replay import Pacer, choose, replay
+from cortext_live.replay_clients import BrandStream, Patience, ReplayAnswer
 
 
 @pytest.fixture(scope="module")

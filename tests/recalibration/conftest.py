@@ -2,7 +2,7 @@ import pytest
 import torch
 from drifted_day import Participant, make_participant
 
-from cortext.recalibration.labeller import Labeller
+from cortext_live.recalibration.labeller import Labeller
 
 
 @pytest.fixture(autouse=True)

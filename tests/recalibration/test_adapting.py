@@ -15,10 +15,10 @@ from cortext.decoding import Decoder
 from cortext.errors import CortextError
 from cortext.models import load_model, save_model
 from cortext.models.card import Smoothing
-from cortext.recalibration.adapting import adapt_unlabelled
-from cortext.recalibration.learner import LabelledSentence, Learner
-from cortext.recalibration.settings import METHODS
 from cortext.training.config import read_run_config
+from cortext_live.recalibration.adapting import adapt_unlabelled
+from cortext_live.recalibration.learner import LabelledSentence, Learner
+from cortext_live.recalibration.settings import METHODS
 
 QUICK = {"trials": 14, "progress": False}
 

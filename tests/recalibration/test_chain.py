@@ -13,7 +13,7 @@ import pytest
 
 from cortext.cli import run as cortext
 from cortext.errors import RunError
-from cortext.recalibration.chain import (
+from cortext_live.recalibration.chain import (
     digest_of,
     model_folder,
     open_chain,
@@ -272,7 +272,7 @@ def test_a_full_disk_leaves_the_chain_as_it_was(made):
     script = """
         import resource, signal, sys
         from cortext.errors import CortextError
-        from cortext.recalibration.chain import open_chain
+        from cortext_live.recalibration.chain import open_chain
 
         def write(folder):
             (folder / "model.safetensors").write_bytes(bytes(100_000))
@@ -305,7 +305,7 @@ def test_a_full_disk_leaves_the_chain_as_it_was(made):
 
 KILLED = """
     import os, signal, sys
-    from cortext.recalibration.chain import open_chain
+    from cortext_live.recalibration.chain import open_chain
 
     left = int(sys.argv[2])
 

@@ -13,24 +13,24 @@ from cortext.cli import run as cortext
 from cortext.data import open_packed
 from cortext.errors import RunError
 from cortext.models import GRUConfig
-from cortext.recalibration.chain import read_chain
-from cortext.recalibration.chain_entries import ChainContents, Entry
-from cortext.recalibration.forgetting import (
+from cortext.training.config import TrainConfig
+from cortext_live.recalibration.chain import read_chain
+from cortext_live.recalibration.chain_entries import ChainContents, Entry
+from cortext_live.recalibration.forgetting import (
     forget_in_chain,
     forget_in_store,
     models_that_learnt,
     numbers_in,
 )
-from cortext.recalibration.learner import LabelledSentence, Learner
-from cortext.recalibration.promotion import PromotionRule
-from cortext.recalibration.service import Recalibration
-from cortext.recalibration.settings import ServiceSettings, method_settings
-from cortext.recalibration.state import LearnerStore
-from cortext.training.config import TrainConfig
-from cortext.usage.deletion import Selection, delete
-from cortext.usage.heard import HeardFeatures
-from cortext.usage.log import read_log
-from cortext.usage.writer import UsageLog, UtteranceRecord
+from cortext_live.recalibration.learner import LabelledSentence, Learner
+from cortext_live.recalibration.promotion import PromotionRule
+from cortext_live.recalibration.service import Recalibration
+from cortext_live.recalibration.settings import ServiceSettings, method_settings
+from cortext_live.recalibration.state import LearnerStore
+from cortext_live.usage.deletion import Selection, delete
+from cortext_live.usage.heard import HeardFeatures
+from cortext_live.usage.log import read_log
+from cortext_live.usage.writer import UsageLog, UtteranceRecord
 
 GRU = GRUConfig(n_units=8, n_layers=1, patch_size=4, patch_stride=2)
 LOG, OTHER = 1_795_000_000, 1_700_000_000

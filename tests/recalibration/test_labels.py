@@ -5,10 +5,10 @@ import pytest
 
 from cortext.data.conventions import RELEASE_CONVENTIONS
 from cortext.decoding.nbest import Hypothesis, NBest, Word
-from cortext.recalibration.labels import confidence_of, pseudo_label
-from cortext.recalibration.wildcard import ANY
 from cortext.text.inventory import RELEASE
 from cortext.text.lexicon import Lexicon
+from cortext_live.recalibration.labels import confidence_of, pseudo_label
+from cortext_live.recalibration.wildcard import ANY
 
 LEXICON = Lexicon({"i": [("AY",)], "see": [("S", "IY")], "you": [("Y", "UW")]})
 

@@ -10,9 +10,9 @@ from cortext.features import smooth
 from cortext.models import GRUConfig, TransformerConfig
 from cortext.models.inputs import InputNetworkConfig
 from cortext.models.transformer import EmbeddingConfig
-from cortext.recalibration.learner import LabelledSentence, Learner
-from cortext.recalibration.settings import METHODS, LearningSettings, method_settings
 from cortext.training.config import DatasetConfig, TrainConfig
+from cortext_live.recalibration.learner import LabelledSentence, Learner
+from cortext_live.recalibration.settings import METHODS, LearningSettings, method_settings
 
 NEW_DAY = "t15.2023.08.20"
 LABELS = np.array([3, 40, 7, 7, 40])

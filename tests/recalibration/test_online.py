@@ -12,9 +12,9 @@ from cortext.errors import DataError
 from cortext.evaluation import evaluate
 from cortext.models import load_model, save_model
 from cortext.models.card import Smoothing
-from cortext.recalibration.evaluation import DAILY, FROZEN, evaluate_online
-from cortext.recalibration.labels import label_of
-from cortext.recalibration.online import Frozen, Place, follow, in_order
+from cortext_live.recalibration.evaluation import DAILY, FROZEN, evaluate_online
+from cortext_live.recalibration.labels import label_of
+from cortext_live.recalibration.online import Frozen, Place, follow, in_order
 
 
 def only(participant, sessions):

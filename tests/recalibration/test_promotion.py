@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 
 from cortext.errors import ConfigError
-from cortext.recalibration.promotion import (
+from cortext_live.recalibration.promotion import (
     Comparison,
     PromotionRule,
     compare,

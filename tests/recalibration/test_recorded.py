@@ -7,9 +7,9 @@ import pytest
 
 from cortext.data.conventions import RELEASE_CONVENTIONS
 from cortext.errors import DataError, LiveError
-from cortext.recalibration.recorded import LoggedSentences
-from cortext.usage.heard import HeardFeatures
-from cortext.usage.writer import UsageLog, UtteranceRecord
+from cortext_live.recalibration.recorded import LoggedSentences
+from cortext_live.usage.heard import HeardFeatures
+from cortext_live.usage.writer import UsageLog, UtteranceRecord
 
 RAW = replace(RELEASE_CONVENTIONS, features="raw")
 LONG_BINS = replace(RELEASE_CONVENTIONS, bin_ms=10.0)

@@ -36,15 +36,21 @@ from cortext.data import make_trial, open_packed
 from cortext.decoding import Decoder
 from cortext.errors import RunError
 from cortext.models import load_model, save_model
-from cortext.recalibration.chain import copy_run, model_folder, open_chain, read_chain, verify_chain
-from cortext.recalibration.learner import LabelledSentence, Learner
-from cortext.recalibration.promotion import PromotionRule
-from cortext.recalibration.service import Recalibration
-from cortext.recalibration.settings import METHODS
 from cortext.text.metrics import edit_counts
 from cortext.training.config import read_run_config
-from cortext.usage.speaking import note_speaking
-from cortext.usage.writer import UsageLog, UtteranceRecord
+from cortext_live.recalibration.chain import (
+    copy_run,
+    model_folder,
+    open_chain,
+    read_chain,
+    verify_chain,
+)
+from cortext_live.recalibration.learner import LabelledSentence, Learner
+from cortext_live.recalibration.promotion import PromotionRule
+from cortext_live.recalibration.service import Recalibration
+from cortext_live.recalibration.settings import METHODS
+from cortext_live.usage.speaking import note_speaking
+from cortext_live.usage.writer import UsageLog, UtteranceRecord
 
 
 def test_it_learns_is_judged_and_promoted(participant, tmp_path):
@@ -271,9 +277,9 @@ def test_after_a_rollback_it_learns_from_there(participant, tmp_path):
 KILLED = """
     import os, signal, sys
     from pathlib import Path
-    from cortext.recalibration.promotion import PromotionRule
-    from cortext.recalibration.service import Recalibration
-    from cortext.recalibration.settings import ServiceSettings
+    from cortext_live.recalibration.promotion import PromotionRule
+    from cortext_live.recalibration.service import Recalibration
+    from cortext_live.recalibration.settings import ServiceSettings
 
     run, lm, folder, left = *map(Path, sys.argv[1:4]), int(sys.argv[4])
 

@@ -18,8 +18,8 @@ from recalibrating import (
 )
 
 from cortext.cli import run as cortext
-from cortext.usage.heard import HeardFeatures
-from cortext.usage.writer import UsageLog, UtteranceRecord
+from cortext_live.usage.heard import HeardFeatures
+from cortext_live.usage.writer import UsageLog, UtteranceRecord
 
 pytestmark = pytest.mark.usefixtures("drawn_by_number")
 

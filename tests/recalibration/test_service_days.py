@@ -27,10 +27,10 @@ from recalibrating import (
 )
 
 from cortext.models import load_model
-from cortext.recalibration.chain import model_folder, open_chain, read_chain
-from cortext.recalibration.deciding import Understood
-from cortext.recalibration.promotion import Comparison, PromotionRule
-from cortext.usage.writer import UsageLog, UtteranceRecord
+from cortext_live.recalibration.chain import model_folder, open_chain, read_chain
+from cortext_live.recalibration.deciding import Understood
+from cortext_live.recalibration.promotion import Comparison, PromotionRule
+from cortext_live.usage.writer import UsageLog, UtteranceRecord
 
 BETTER = Comparison(200, 1000, -9.0, -10.0, -8.0, 0.95)
 

@@ -27,12 +27,12 @@ from cortext.cli import run as cortext
 from cortext.decoding import Decoder
 from cortext.decoding.ngram.language_model import language_model_checksum
 from cortext.models import load_model
-from cortext.recalibration import learner
-from cortext.recalibration.chain import model_folder, open_chain, read_chain
-from cortext.recalibration.labeller import RESERVED, WATCHED, Labeller
-from cortext.recalibration.promotion import Comparison, PromotionRule
-from cortext.recalibration.recorded import LoggedSentence
 from cortext.text.metrics import edit_counts
+from cortext_live.recalibration import learner
+from cortext_live.recalibration.chain import model_folder, open_chain, read_chain
+from cortext_live.recalibration.labeller import RESERVED, WATCHED, Labeller
+from cortext_live.recalibration.promotion import Comparison, PromotionRule
+from cortext_live.recalibration.recorded import LoggedSentence
 
 QUICK = {"overrides": ["copies=1", "confidence=0"], "rule": UNDECIDED}
 

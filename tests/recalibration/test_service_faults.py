@@ -32,11 +32,11 @@ from recalibrating import (
 from cortext.cli import run as cortext
 from cortext.data import open_packed
 from cortext.errors import RunError
-from cortext.recalibration.chain import Chain, model_folder, open_chain, read_chain
-from cortext.recalibration.deciding import Understood
-from cortext.recalibration.learner import Learner
-from cortext.recalibration.promotion import PromotionRule
-from cortext.recalibration.settings import SERVICE_METHODS
+from cortext_live.recalibration.chain import Chain, model_folder, open_chain, read_chain
+from cortext_live.recalibration.deciding import Understood
+from cortext_live.recalibration.learner import Learner
+from cortext_live.recalibration.promotion import PromotionRule
+from cortext_live.recalibration.settings import SERVICE_METHODS
 
 DAYS = TOGETHER | {
     "overrides": [*TOGETHER["overrides"], "word_confidence=0", "steps_at_once=1", "rounds=2"],

@@ -20,9 +20,9 @@ from recalibrating import (
 
 from cortext.cli import run as cortext
 from cortext.models import load_model, save_model
-from cortext.recalibration.chain import copy_run, model_folder, open_chain, read_chain
-from cortext.recalibration.learner import Learner
-from cortext.recalibration.promotion import PromotionRule
+from cortext_live.recalibration.chain import copy_run, model_folder, open_chain, read_chain
+from cortext_live.recalibration.learner import Learner
+from cortext_live.recalibration.promotion import PromotionRule
 
 pytestmark = pytest.mark.usefixtures("drawn_by_number")
 

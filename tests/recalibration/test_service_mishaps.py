@@ -25,11 +25,11 @@ from recalibrating import (
 from cortext.cli import run as cortext
 from cortext.errors import ConfigError, RunError
 from cortext.models import load_model, save_model
-from cortext.recalibration import chain as chain_module
-from cortext.recalibration import service as service_module
-from cortext.recalibration.chain import copy_run, open_chain, read_chain
-from cortext.recalibration.promotion import PromotionRule
-from cortext.recalibration.settings import ServiceSettings, method_settings
+from cortext_live.recalibration import chain as chain_module
+from cortext_live.recalibration import service as service_module
+from cortext_live.recalibration.chain import copy_run, open_chain, read_chain
+from cortext_live.recalibration.promotion import PromotionRule
+from cortext_live.recalibration.settings import ServiceSettings, method_settings
 
 pytestmark = pytest.mark.usefixtures("drawn_by_number")
 

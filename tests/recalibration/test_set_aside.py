@@ -12,12 +12,12 @@ from recalibrating import DAYS, QUICK, Clock, candidates, recorded, say, service
 from cortext.cli import run as cortext
 from cortext.errors import CortextError, DataError, RunError
 from cortext.models import AcousticModel
-from cortext.recalibration.chain_entries import ChainContents
-from cortext.recalibration.learner import Learner
-from cortext.recalibration.watching import watch
-from cortext.usage.heard import HeardFeatures
-from cortext.usage.log import read_log
-from cortext.usage.writer import now
+from cortext_live.recalibration.chain_entries import ChainContents
+from cortext_live.recalibration.learner import Learner
+from cortext_live.recalibration.watching import watch
+from cortext_live.usage.heard import HeardFeatures
+from cortext_live.usage.log import read_log
+from cortext_live.usage.writer import now
 
 pytestmark = pytest.mark.usefixtures("drawn_by_number")
 

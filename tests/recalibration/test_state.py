@@ -15,10 +15,10 @@ from small_models import SESSIONS, make_model, trial
 from cortext.errors import RunError
 from cortext.models import GRUConfig
 from cortext.models.storage import read_tensors, write_tensors
-from cortext.recalibration.learner import LabelledSentence, Learner
-from cortext.recalibration.settings import SERVICE_METHODS, LearningSettings, method_settings
-from cortext.recalibration.state import LearnerStore
 from cortext.training.config import TrainConfig
+from cortext_live.recalibration.learner import LabelledSentence, Learner
+from cortext_live.recalibration.settings import SERVICE_METHODS, LearningSettings, method_settings
+from cortext_live.recalibration.state import LearnerStore
 
 NEW_DAY = "t15.2023.08.20"
 NEXT_DAY = "t15.2023.08.22"
@@ -144,7 +144,7 @@ PROGRAM = """
 import sys
 sys.path[:0] = {path}
 from test_state import days, learner_of
-from cortext.recalibration.state import LearnerStore
+from cortext_live.recalibration.state import LearnerStore
 import torch
 torch.set_num_threads(1)
 store = LearnerStore({folder!r})

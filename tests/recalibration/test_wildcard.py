@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from cortext.recalibration.wildcard import ANY, WildcardCTC
 from cortext.training.batches import TrainBatch
+from cortext_live.recalibration.wildcard import ANY, WildcardCTC
 
 
 def batch_of(labels, n_patches):

@@ -12,10 +12,10 @@ import torch
 from tiny_speech_llm import save_tiny_audio_llm, save_tiny_vits
 
 from cortext.data import open_packed, pack
-from cortext.data.simulate import simulate
-from cortext.speechllm.audio_llm.loading import revision_there
-from cortext.speechllm.stages import train_speech_llm
-from cortext.speechllm.targets.cache import TargetOrigin, text_key, write_targets
+from cortext_data.simulate import simulate
+from cortext_speechllm.audio_llm.loading import revision_there
+from cortext_speechllm.stages import train_speech_llm
+from cortext_speechllm.targets.cache import TargetOrigin, text_key, write_targets
 
 
 @pytest.fixture(scope="session")

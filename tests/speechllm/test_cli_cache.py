@@ -17,7 +17,7 @@ from refusals import complaint
 
 from cortext.cli import run
 from cortext.data import open_dataset
-from cortext.speechllm.targets.cache import TargetCache
+from cortext_speechllm.targets.cache import TargetCache
 
 needs_espeak = pytest.mark.skipif(
     shutil.which("espeak-ng") is None, reason="needs the program espeak-ng (make system)"

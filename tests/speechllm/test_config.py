@@ -5,8 +5,8 @@ import yaml
 
 from cortext.config import save_config
 from cortext.errors import ConfigError
-from cortext.speechllm.config import SpeechLLMConfig, read_speech_config
 from cortext.training.config import RECIPES, read_train_config
+from cortext_speechllm.config import SpeechLLMConfig, read_speech_config
 
 
 def test_first_recipe_is_the_published_decoder_with_a_frozen_reader():

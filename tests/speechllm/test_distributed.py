@@ -11,9 +11,9 @@ import torch
 from safetensors.torch import load_file
 
 from cortext.config import save_config
-from cortext.speechllm.config import read_speech_config
-from cortext.speechllm.model import FILE
-from cortext.speechllm.stages import train_speech_llm
+from cortext_speechllm.config import read_speech_config
+from cortext_speechllm.model import FILE
+from cortext_speechllm.stages import train_speech_llm
 
 
 @pytest.mark.slow

@@ -9,9 +9,9 @@ import pytest
 
 from cortext.cli import run
 from cortext.data import open_packed
-from cortext.decoding.ensemble import EnsembleOptions, combine_runs
 from cortext.errors import ConfigError, DataError, DecodingError
-from cortext.speechllm.inference import decode, evaluate
+from cortext_lm.ensemble import EnsembleOptions, combine_runs
+from cortext_speechllm.inference import decode, evaluate
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from cortext.speechllm.validate import LossWarnings
+from cortext_speechllm.validate import LossWarnings
 
 ROOT = Path(__file__).resolve().parents[2]
 TRAINER = SimpleNamespace(shown=True, processes=SimpleNamespace(first=True))

@@ -25,11 +25,10 @@ import transformers
 from tiny_speech_llm import save_tiny_audio_llm
 from typer.testing import CliRunner
 
-from cortext.cli import speech_llm_prepare
 from cortext.errors import ConfigError, LanguageModelError
 from cortext.models import build_model
 from cortext.models.gru import GRUConfig
-from cortext.speechllm.audio_llm.cost import (
+from cortext_speechllm.audio_llm.cost import (
     PUBLISHED,
     LanguageWork,
     Load,
@@ -39,13 +38,14 @@ from cortext.speechllm.audio_llm.cost import (
     lora_parameters,
     matrices,
 )
-from cortext.speechllm.audio_llm.generate import generate
-from cortext.speechllm.audio_llm.inputs import answer_logits, teacher_forced
-from cortext.speechllm.audio_llm.model import AudioLLM
-from cortext.speechllm.audio_llm.training import add_lora
-from cortext.speechllm.config import GenerationConfig, LoRAConfig, SpeechConfig, SpeechLLMConfig
-from cortext.speechllm.losses.speech_loss import token_cross_entropy
-from cortext.speechllm.memory import (
+from cortext_speechllm.audio_llm.generate import generate
+from cortext_speechllm.audio_llm.inputs import answer_logits, teacher_forced
+from cortext_speechllm.audio_llm.model import AudioLLM
+from cortext_speechllm.audio_llm.training import add_lora
+from cortext_speechllm.commands import speech_llm_prepare
+from cortext_speechllm.config import GenerationConfig, LoRAConfig, SpeechConfig, SpeechLLMConfig
+from cortext_speechllm.losses.speech_loss import token_cross_entropy
+from cortext_speechllm.memory import (
     GPU,
     GPUS,
     MARGIN,
@@ -56,7 +56,7 @@ from cortext.speechllm.memory import (
     plan,
     savings,
 )
-from cortext.speechllm.network import SpeechNetwork
+from cortext_speechllm.network import SpeechNetwork
 
 DOCS = Path(__file__).parents[2] / "docs"
 GUIDE = DOCS / "guides/speech-llm-memory.md"

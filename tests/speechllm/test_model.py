@@ -13,9 +13,9 @@ from tiny_speech_llm import save_tiny_audio_llm
 from cortext.data import open_packed
 from cortext.errors import DataError, LanguageModelError, RunError
 from cortext.models.storage import read_tensors, write_tensors
-from cortext.speechllm.audio_llm.inputs import answer_logits, teacher_forced
-from cortext.speechllm.audio_llm.model import AudioLLM
-from cortext.speechllm.model import FILE, SpeechLLM
+from cortext_speechllm.audio_llm.inputs import answer_logits, teacher_forced
+from cortext_speechllm.audio_llm.model import AudioLLM
+from cortext_speechllm.model import FILE, SpeechLLM
 
 
 @pytest.fixture(scope="module")

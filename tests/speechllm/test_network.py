@@ -12,9 +12,9 @@ from cortext.errors import ConfigError
 from cortext.models import TransformerConfig, build_model
 from cortext.models.gru import GRUConfig, InputNetworkConfig
 from cortext.models.triple_gru import TripleGRUConfig
-from cortext.speechllm.audio_llm.model import AudioLLM
-from cortext.speechllm.config import LoRAConfig, SpeechConfig
-from cortext.speechllm.network import SpeechNetwork, merge_blanks
+from cortext_speechllm.audio_llm.model import AudioLLM
+from cortext_speechllm.config import LoRAConfig, SpeechConfig
+from cortext_speechllm.network import SpeechNetwork, merge_blanks
 
 N_FEATURES = 6
 ANSWERS_OF = ("how are you today", "please call", "what do you think of it")

@@ -13,17 +13,17 @@ from tiny_speech_llm import save_tiny_audio_llm
 from cortext.data import open_packed
 from cortext.features import Augmentation
 from cortext.models.gru import GRUConfig, InputNetworkConfig
-from cortext.speechllm.audio_llm.loading import revision_there
-from cortext.speechllm.config import (
+from cortext_speechllm.audio_llm.loading import revision_there
+from cortext_speechllm.config import (
     GenerationConfig,
     LoRAConfig,
     SpeechConfig,
     SpeechLLMConfig,
     read_speech_config,
 )
-from cortext.speechllm.inference import evaluate
-from cortext.speechllm.stages import train_speech_llm
-from cortext.speechllm.targets.cache import TargetCache, write_targets
+from cortext_speechllm.inference import evaluate
+from cortext_speechllm.stages import train_speech_llm
+from cortext_speechllm.targets.cache import TargetCache, write_targets
 
 BATCHES = 260
 """Three seeds, with one thread and two and with older instructions (ONEDNN_MAX_CPU_ISA), make no

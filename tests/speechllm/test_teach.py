@@ -19,16 +19,16 @@ from cortext.data.conventions import Conventions
 from cortext.errors import ConfigError, CortextError, DataError
 from cortext.features import Augmentation
 from cortext.models import GRUConfig, load_model
-from cortext.speechllm.audio_llm.model import AudioLLM
-from cortext.speechllm.config import SpeechConfig
-from cortext.speechllm.model import SpeechLLM
-from cortext.speechllm.phoneme_bank import PhonemeBank, label_of
-from cortext.speechllm.teach import TeachOptions, teach_from_text
 from cortext.text import LM, pronounce, to_phonemes
 from cortext.text.inventory import RELEASE
 from cortext.text.language import LANGUAGES
 from cortext.text.pronunciation import pronouncer
 from cortext.training import train
+from cortext_speechllm.audio_llm.model import AudioLLM
+from cortext_speechllm.config import SpeechConfig
+from cortext_speechllm.model import SpeechLLM
+from cortext_speechllm.phoneme_bank import PhonemeBank, label_of
+from cortext_speechllm.teach import TeachOptions, teach_from_text
 
 
 @pytest.fixture(scope="module")
@@ -165,7 +165,7 @@ def test_the_language_model_learns_and_the_run_is_one_of_a_speech_llm(
 
 
 def test_pieces_grow_to_whole_sentences(recordings, encoder_run, tiny_audio_llm):
-    from cortext.speechllm.teach import _TextTraining
+    from cortext_speechllm.teach import _TextTraining
 
     encoder, llm = load_model(encoder_run), AudioLLM.load(tiny_audio_llm)
     model = SpeechLLM.around(

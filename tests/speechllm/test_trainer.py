@@ -15,16 +15,16 @@ from cortext.cli import run
 from cortext.data import open_packed
 from cortext.errors import ConfigError, CortextError, DataError, DecodingError, RunError
 from cortext.models import load_model
-from cortext.speechllm.audio_llm.model import AudioLLM
-from cortext.speechllm.config import SpeechLLMConfig, read_speech_config
-from cortext.speechllm.model import FILE, SpeechLLM
-from cortext.speechllm.stages import train_speech_llm
-from cortext.speechllm.targets.cache import TargetCache, TargetOrigin, text_key, write_targets
-from cortext.speechllm.task import speech_trainer
 from cortext.text.metrics import edit_counts
 from cortext.text.normalize import normalize
 from cortext.training import train
 from cortext.training.callbacks import Callback
+from cortext_speechllm.audio_llm.model import AudioLLM
+from cortext_speechllm.config import SpeechLLMConfig, read_speech_config
+from cortext_speechllm.model import FILE, SpeechLLM
+from cortext_speechllm.stages import train_speech_llm
+from cortext_speechllm.targets.cache import TargetCache, TargetOrigin, text_key, write_targets
+from cortext_speechllm.task import speech_trainer
 
 
 @pytest.fixture(autouse=True)

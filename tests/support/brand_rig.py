@@ -24,11 +24,11 @@ from redis_process import wait_for
 from cortext.data import make_trial, write_session
 from cortext.decoding import Decoder
 from cortext.decoding.ngram import LanguageModel
-from cortext.live.brand.process import run_node
-from cortext.live.core.redis_streams import redis_url
 from cortext.models import AcousticModel, build_model, load_model, model_config, save_model
 from cortext.models.card import Smoothing
 from cortext.text.inventory import RELEASE
+from cortext_live.brand.process import run_node
+from cortext_live.core.redis_streams import redis_url
 
 N_FEATURES = 8
 DAYS = ("t15.2023.08.11", "t15.2023.08.13")

@@ -45,8 +45,8 @@ LOADED = (
     "cortext.evaluation.report",
     "cortext.decoding.ngram.build",
     "cortext.decoding.fake",
-    "cortext.data.simulate",
-    "cortext.tuning.study",
+    "cortext_data.simulate",
+    "cortext_tune.study",
     "duckdb",
     "pydantic",
     "rich.progress",
@@ -54,10 +54,10 @@ LOADED = (
 )
 """Modules that most commands import when they begin to work."""
 SPEECH_LLM = (
-    "cortext.speechllm.inference",
-    "cortext.speechllm.stages",
-    "cortext.speechllm.targets.build",
-    "cortext.speechllm.teach",
+    "cortext_speechllm.inference",
+    "cortext_speechllm.stages",
+    "cortext_speechllm.targets.build",
+    "cortext_speechllm.teach",
     "transformers.models.llama.modeling_llama",
     "transformers.models.qwen2_audio.modeling_qwen2_audio",
 )

@@ -37,12 +37,12 @@ CONTEXT.set_forkserver_preload(
         "rich.progress",
         "rich.table",
         "cortext.training",
-        "cortext.decoding.ensemble",
+        "cortext_lm.ensemble",
         "cortext.evaluation.run",
-        "cortext.usage.report",
-        "cortext.live.page.server",
-        "cortext.live.lm_server.server",
-        "cortext.live.brand.process",
+        "cortext_live.usage.report",
+        "cortext_live.page.server",
+        "cortext_live.lm_server.server",
+        "cortext_live.brand.process",
     ]
 )
 # Found once: looking through all installed packages takes longer than most commands.

@@ -7,8 +7,8 @@ import torch
 from drift_log import session
 
 from cortext.models import AcousticModel, Smoothing, build_model, model_config, save_model
-from cortext.recalibration.chain import open_chain
 from cortext.text.inventory import RELEASE
+from cortext_live.recalibration.chain import open_chain
 
 OLD = ("t15.2025.12.30", "t15.2025.12.31")
 """Days that the base of the chain was trained on; the log begins on 1 January."""

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from cortext.usage.heard import HeardFeatures
-from cortext.usage.log import LOG
+from cortext_live.usage.heard import HeardFeatures
+from cortext_live.usage.log import LOG
 
 
 def session(day: int) -> str:

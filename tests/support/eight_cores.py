@@ -18,11 +18,11 @@ from small_training import (
     weights_of,
 )
 
-from cortext.tpu import recurrence
-from cortext.tpu.mesh import by_trial, data_mesh, everywhere, put
-from cortext.tpu.optimizer import first_state
-from cortext.tpu.step import Programs, numbers
 from cortext.training.loss import build_loss
+from cortext_tpu import recurrence
+from cortext_tpu.mesh import by_trial, data_mesh, everywhere, put
+from cortext_tpu.optimizer import first_state
+from cortext_tpu.step import Programs, numbers
 
 
 def steps(kind, devices, pieces):

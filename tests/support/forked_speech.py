@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from cortext.speechllm.stages import train_speech_llm
+from cortext_speechllm.stages import train_speech_llm
 
 
 def run(config: Path, data: Path, out: Path, cache: Path) -> None:

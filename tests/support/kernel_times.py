@@ -6,7 +6,7 @@ import resource
 
 from vectors import vectors_of
 
-from cortext.bench.kernels import kernel_work
+from cortext_bench.kernels import kernel_work
 
 
 def slower_than_torch(lanes: int) -> str | None:

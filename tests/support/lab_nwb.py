@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from foreign_nwb import CHICAGO
 
-from cortext.data.readers.importing import import_source
-from cortext.data.readers.nwb import nwb
-from cortext.data.readers.recording import Contents, RecordedTrial
+from cortext_data.readers.importing import import_source
+from cortext_data.readers.nwb import nwb
+from cortext_data.readers.recording import Contents, RecordedTrial
 
 HEAD = "format: cortext-mapping\nformat_version: 1\nreader: nwb\n"
 SIMPLE = f"""{HEAD}bin_ms: 20

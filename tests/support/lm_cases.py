@@ -18,8 +18,8 @@ from redis_process import RedisServer, wait_for
 from release_client import in_lm_order
 
 from cortext.decoding import Decoder
-from cortext.live.core.log import open_log
-from cortext.live.lm_server.server import LMServer, make_protocol
+from cortext_live.core.log import open_log
+from cortext_live.lm_server.server import LMServer, make_protocol
 
 SAID = ("we want to see you", "are you there", "i would like water too")
 

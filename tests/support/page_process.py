@@ -22,17 +22,17 @@ from cortext.data.conventions import RELEASE_CONVENTIONS
 from cortext.data.packed import open_data
 from cortext.decoding import Decoder
 from cortext.decoding.ngram import LanguageModel
-from cortext.live.core.log_writer import LogWriter
-from cortext.live.core.speech import Speech
-from cortext.live.page.access.rules import Access
-from cortext.live.page.access.tls import load_tls
-from cortext.live.page.day_pipeline import DayPipeline
-from cortext.live.page.decoding_thread import DecodingThread
-from cortext.live.page.server import listen, run_server
-from cortext.live.page.sources import Replay
 from cortext.models.card import Conventional, Smoothing
 from cortext.text.inventory import RELEASE
-from cortext.usage.writer import UsageLog
+from cortext_live.core.log_writer import LogWriter
+from cortext_live.core.speech import Speech
+from cortext_live.page.access.rules import Access
+from cortext_live.page.access.tls import load_tls
+from cortext_live.page.day_pipeline import DayPipeline
+from cortext_live.page.decoding_thread import DecodingThread
+from cortext_live.page.server import listen, run_server
+from cortext_live.page.sources import Replay
+from cortext_live.usage.writer import UsageLog
 
 DAYS = ("t15.2023.08.11", "t15.2023.08.13")
 N_FEATURES = 48

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from cortext.casing.model import CasingCard, CasingNetwork, ModelCaser
 from cortext.text.language import EN, Language
+from cortext_live.casing.model import CasingCard, CasingNetwork, ModelCaser
 
 
 def random_caser(language: Language = EN, seed: int = 0) -> ModelCaser:

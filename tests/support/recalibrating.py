@@ -10,12 +10,12 @@ from drifted_day import DRIFTED
 
 from cortext.data import open_packed
 from cortext.models import load_model, save_model
-from cortext.recalibration.chain import copy_run, read_chain
-from cortext.recalibration.promotion import PromotionRule
-from cortext.recalibration.service import Recalibration
-from cortext.recalibration.settings import ServiceSettings
-from cortext.usage.heard import HeardFeatures
-from cortext.usage.writer import UsageLog, UtteranceRecord
+from cortext_live.recalibration.chain import copy_run, read_chain
+from cortext_live.recalibration.promotion import PromotionRule
+from cortext_live.recalibration.service import Recalibration
+from cortext_live.recalibration.settings import ServiceSettings
+from cortext_live.usage.heard import HeardFeatures
+from cortext_live.usage.writer import UsageLog, UtteranceRecord
 
 SETTINGS = ServiceSettings(every=10, settle_s=0.0)
 RULE = PromotionRule(fewest=5, provisional=60.0, promotion=50.0, budget=100.0)

@@ -18,13 +18,13 @@ from page_process import Hearing
 from websockets.sync.client import ClientConnection, connect
 
 from cortext.decoding import Decoder
-from cortext.live.core.acoustic_stream import EndpointOptions, PipelineOptions
-from cortext.live.core.gate import IdleGate
-from cortext.live.page.access.rules import Access
-from cortext.live.page.day_pipeline import DayPipeline
-from cortext.live.page.decoding_thread import DecodingThread
-from cortext.live.page.server import listen, make_server
-from cortext.live.page.sources import Replay
+from cortext_live.core.acoustic_stream import EndpointOptions, PipelineOptions
+from cortext_live.core.gate import IdleGate
+from cortext_live.page.access.rules import Access
+from cortext_live.page.day_pipeline import DayPipeline
+from cortext_live.page.decoding_thread import DecodingThread
+from cortext_live.page.server import listen, make_server
+from cortext_live.page.sources import Replay
 
 TOKEN = "the-token-of-the-tests"
 DEADLINE_S = 15.0

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from cortext.live.core.gate import GateCard, GateNetwork, IdleGate, Operating
+from cortext_live.core.gate import GateCard, GateNetwork, IdleGate, Operating
 
 N_TOKENS = 41
 CARD = GateCard(

@@ -17,9 +17,9 @@ from cortext.decoding.ngram import LanguageModel
 from cortext.text import to_phonemes
 from cortext.text.inventory import RELEASE
 from cortext.training import train
-from cortext.training.release.exchange import export_release
-from cortext.verification import Published, Verification, t15_facts, verify_t15
-from cortext.verification.published import COPY_TASK
+from cortext_published.release.exchange import export_release
+from cortext_published.verification import Published, Verification, t15_facts, verify_t15
+from cortext_published.verification.published import COPY_TASK
 
 SESSIONS = ("t15.2023.08.11", "t15.2023.08.13", "t15.2023.08.18")
 N_FEATURES = 16

@@ -5,7 +5,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cortext.data.simulate.sentences import handwritten
 from cortext.errors import TextError
 from cortext.text import (
     ARPABET,
@@ -22,6 +21,7 @@ from cortext.text import (
     to_tokens,
 )
 from cortext.text.pronunciation import pronounced, pronouncer
+from cortext_data.simulate.sentences import handwritten
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,8 @@ from torchax.interop import call_torch
 
 from cortext import features
 from cortext.features import Augmentation
-from cortext.tpu import layers as xla
-from cortext.tpu.augment import prepare
+from cortext_tpu import layers as xla
+from cortext_tpu.augment import prepare
 
 OFF = {"white_noise_std": 0.0, "constant_offset_std": 0.0, "random_cut": 0}
 RNG = np.random.default_rng(0)

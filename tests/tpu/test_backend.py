@@ -24,12 +24,12 @@ from cortext.errors import ConfigError, RunError
 from cortext.features import TimeMaskConfig
 from cortext.models import load_model
 from cortext.models.inputs import InputNetworkConfig
-from cortext.tpu.backend import keep_programs
-from cortext.tpu.find import Found
-from cortext.tpu.mesh import hosts
 from cortext.training import DeviceSpec, Trainer
 from cortext.training.backend import StepResult
 from cortext.training.batches import Batches
+from cortext_tpu.backend import keep_programs
+from cortext_tpu.find import Found
+from cortext_tpu.mesh import hosts
 
 TPU = DeviceSpec("tpu")
 
@@ -282,7 +282,7 @@ def test_without_a_tpu_it_is_an_error_unless_another_platform_is_named(
 
 def test_a_tpu_that_jax_does_not_use_is_an_error(packed, tmp_path, monkeypatch):
     there = Found("kaggle", "local", attached=True, chips=8, generation="v5e", libtpu="libtpu.so")
-    monkeypatch.setattr("cortext.tpu.backend.find_own_tpu", lambda spec: there)
+    monkeypatch.setattr("cortext_tpu.backend.find_own_tpu", lambda spec: there)
     with pytest.raises(
         RunError,
         match=(

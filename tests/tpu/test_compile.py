@@ -10,12 +10,12 @@ pytest.importorskip("torchax", reason="run `make test-tpu`")
 import jax
 import jax.numpy as jnp
 
-from cortext.bench.tpu_compile import bench_tpu_compile
 from cortext.errors import CortextError
-from cortext.tpu import compile as tpu_compile
-from cortext.tpu.compile import Target
-from cortext.tpu.cost import count
-from cortext.tpu.hlo import parse
+from cortext_bench.tpu_compile import bench_tpu_compile
+from cortext_tpu import compile as tpu_compile
+from cortext_tpu.compile import Target
+from cortext_tpu.cost import count
+from cortext_tpu.hlo import parse
 
 N_BINS, N_PATCHES, N_FEATURES, PATCH = 102, 23, 64, 14 * 64  # (102 - 14) / 4 + 1 patches
 TRIALS = 2  # of 16 on each of 8 chips

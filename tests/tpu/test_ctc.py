@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from torchax.interop import call_torch
 
-import cortext.tpu.layers  # noqa: F401 # what `ctc_loss` computes with on torchax
+import cortext_tpu.layers  # noqa: F401 # what `ctc_loss` computes with on torchax
 from cortext.training.loss import ctc_loss
 
 N_PATCHES, N_TOKENS = 40, 41

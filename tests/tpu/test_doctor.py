@@ -16,14 +16,14 @@ from cortext.data import open_packed
 from cortext.errors import RunError
 from cortext.models.nvrtc import KernelError
 from cortext.processor import describe_int8, describe_vectors
-from cortext.tpu import doctor, versions
-from cortext.tpu.doctor import ProbeAnswer, ask, examine, take_steps
-from cortext.tpu.find import Found
-from cortext.tpu.probe import MODELS, PROBES
-from cortext.tpu.system import ENABLE_HUGEPAGES, hugepages, variables
-from cortext.tpu.versions import clashes, libtpu_pins, tensorflow_without_tpu
 from cortext.training import ctc_cuda, cuda_paths
 from cortext.training.backend import BACKENDS
+from cortext_tpu import doctor, versions
+from cortext_tpu.doctor import ProbeAnswer, ask, examine, take_steps
+from cortext_tpu.find import Found
+from cortext_tpu.probe import MODELS, PROBES
+from cortext_tpu.system import ENABLE_HUGEPAGES, hugepages, variables
+from cortext_tpu.versions import clashes, libtpu_pins, tensorflow_without_tpu
 
 CPU = {"kind": "cpu", "name": "a processor", "memory_gib": 8.0}
 CHIP = {"kind": "tpu", "name": "TPU v5 lite", "memory_gib": 15.8}

@@ -3,7 +3,7 @@
 import pytest
 
 from cortext.errors import ConfigError, RunError
-from cortext.tpu.explain import explain
+from cortext_tpu.explain import explain
 
 
 class XlaRuntimeError(RuntimeError):

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from cortext.errors import RunError
-from cortext.tpu.cores import check_cores, check_platform, cores_line
-from cortext.tpu.find import GENERATIONS, Found, find_tpu, gce_metadata
+from cortext_tpu.cores import check_cores, check_platform, cores_line
+from cortext_tpu.find import GENERATIONS, Found, find_tpu, gce_metadata
 
 KAGGLE = {
     "KAGGLE_KERNEL_RUN_TYPE": "Interactive",

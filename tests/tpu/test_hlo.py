@@ -2,8 +2,8 @@
 
 import pytest
 
-from cortext.tpu.cost import Exchange, count
-from cortext.tpu.hlo import Array, parse, trip_count
+from cortext_tpu.cost import Exchange, count
+from cortext_tpu.hlo import Array, parse, trip_count
 
 NESTED = """HloModule jit_f, is_scheduled=true
 
@@ -122,7 +122,7 @@ ENTRY %main (n: s32[]) -> (s32[], s32[]) {{
 def test_how_often_a_loop_runs_is_worked_out(
     text: str, trips: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cortext.tpu.hlo.MOST_TRIPS", 1000)
+    monkeypatch.setattr("cortext_tpu.hlo.MOST_TRIPS", 1000)
     program = parse(text)
     loop = program.entry.instructions["while"]
     assert trip_count(program, program.entry, loop) == trips

@@ -17,11 +17,11 @@ from small_training import N_FEATURES, N_LABELS, make_config, make_network, writ
 
 from cortext.data.packed import pack
 from cortext.errors import ConfigError
-from cortext.tpu.mesh import data_mesh
-from cortext.tpu.step import Programs
 from cortext.training import Trainer
 from cortext.training.config import TPUConfig
 from cortext.training.loss import build_loss
+from cortext_tpu.mesh import data_mesh
+from cortext_tpu.step import Programs
 
 SUPPORT = Path(__file__).parents[1] / "support"
 

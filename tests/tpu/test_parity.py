@@ -26,15 +26,15 @@ from small_training import (
     weights_of,
 )
 
-import cortext.tpu.layers  # noqa: F401 # registers XLA's layers and CTC
+import cortext_tpu.layers  # noqa: F401 # registers XLA's layers and CTC
 from cortext.features import prepare
 from cortext.models import read_output
-from cortext.tpu.mesh import data_mesh, everywhere, put
-from cortext.tpu.optimizer import AdamW, first_state
-from cortext.tpu.products import tracing
-from cortext.tpu.step import Programs, numbers
 from cortext.training.loss import build_loss, ctc_loss
 from cortext.training.optim import Optimizer, day_learning_rate, learning_rate
+from cortext_tpu.mesh import data_mesh, everywhere, put
+from cortext_tpu.optimizer import AdamW, first_state
+from cortext_tpu.products import tracing
+from cortext_tpu.step import Programs, numbers
 
 SIZES = {"n_features": N_FEATURES, "n_labels": N_LABELS}
 ONE_CORE = data_mesh(jax.devices()[:1])
@@ -85,7 +85,7 @@ def found(side):
     """Gradients and losses on XLA, for features that the step itself smooths."""
 
     def run(weights, batch, values):
-        from cortext.tpu import augment
+        from cortext_tpu import augment
 
         transforms = side.config.dataset.data_transforms
         features, n_bins_B = augment.prepare(

@@ -22,14 +22,14 @@ from small_training import (
     write_recordings,
 )
 
-import cortext.tpu.layers  # noqa: F401 # registers XLA's layers and CTC
+import cortext_tpu.layers  # noqa: F401 # registers XLA's layers and CTC
 from cortext.data.packed import pack
-from cortext.tpu.mesh import data_mesh
-from cortext.tpu.products import tracing
-from cortext.tpu.step import Programs, numbers
 from cortext.training import Trainer
 from cortext.training.config import TPUConfig
 from cortext.training.loss import build_loss
+from cortext_tpu.mesh import data_mesh
+from cortext_tpu.products import tracing
+from cortext_tpu.step import Programs, numbers
 
 KEYS = ("dropout", "augmentation")
 

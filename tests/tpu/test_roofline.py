@@ -4,8 +4,8 @@ from collections import Counter
 
 import pytest
 
-from cortext.tpu.cost import Cost, Exchange, Loop
-from cortext.tpu.roofline import V5E, Chip, exchange_s, hours, roofline
+from cortext_tpu.cost import Cost, Exchange, Loop
+from cortext_tpu.roofline import V5E, Chip, exchange_s, hours, roofline
 
 ROUND = Chip(
     "round",

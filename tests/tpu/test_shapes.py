@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from cortext.data.sampler import DayBalancedSampler
-from cortext.tpu.shapes import Shapes, least_padding
 from cortext.training.batches import TrainBatch
+from cortext_tpu.shapes import Shapes, least_padding
 
 
 def make_shapes(n_bins, count, n_labels=(3, 7, 5), sampler=None):

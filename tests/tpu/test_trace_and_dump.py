@@ -11,12 +11,12 @@ from contextlib import contextmanager
 
 import pytest
 
-from cortext.data.simulate import simulate
 from cortext.errors import ConfigError
-from cortext.tpu.profile import _window, dump_xla, traced_jax, traced_tensorflow
 from cortext.training import train
 from cortext.training.backend import backend_class
 from cortext.training.torch_backend import TorchBackend
+from cortext_data.simulate import simulate
+from cortext_tpu.profile import _window, dump_xla, traced_jax, traced_tensorflow
 
 
 def test_flags_that_were_set_stay(tmp_path):
@@ -82,7 +82,7 @@ def test_training_lets_its_backend_trace(tmp_path, monkeypatch):
 JAX = """
 import sys, json
 from pathlib import Path
-from cortext.tpu.profile import dump_xla, traced_jax
+from cortext_tpu.profile import dump_xla, traced_jax
 folder = Path(sys.argv[1])
 dump_xla(folder / "a dump")
 import jax
@@ -97,7 +97,7 @@ print(json.dumps([path.name for path in folder.rglob("*") if path.is_file()]))
 TENSORFLOW = """
 import sys, json
 from pathlib import Path
-from cortext.tpu.profile import dump_xla, traced_tensorflow
+from cortext_tpu.profile import dump_xla, traced_tensorflow
 folder = Path(sys.argv[1])
 dump_xla(folder / "a dump")
 import tensorflow as tf

@@ -16,10 +16,10 @@ from users_own import Fading, FadingConfig, Means, MeansConfig
 
 from cortext.errors import ConfigError
 from cortext.models import MODELS
-from cortext.tpu.mesh import data_mesh
-from cortext.tpu.step import Programs
 from cortext.training import DeviceSpec, Trainer
 from cortext.training.loss import LOSSES, build_loss
+from cortext_tpu.mesh import data_mesh
+from cortext_tpu.step import Programs
 
 TPU = DeviceSpec("tpu")
 

@@ -10,10 +10,10 @@ from cortext.config import save_config, to_mapping
 from cortext.errors import ConfigError
 from cortext.features import Augmentation
 from cortext.models import gru
-from cortext.speechllm.config import SpeechLLMConfig
 from cortext.training import DatasetConfig, TrainConfig, read_train_config
 from cortext.training import config as config_module
 from cortext.training.config import read_run_config
+from cortext_speechllm.config import SpeechLLMConfig
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 

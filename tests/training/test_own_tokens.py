@@ -32,9 +32,9 @@ from cortext.text.inventory import LM, Inventory
 from cortext.text.language import LANGUAGES
 from cortext.training import Trainer, adapt, train, validate
 from cortext.training.config import register_task
-from cortext.training.release.exchange import export_release
 from cortext.training.setup import new_model
 from cortext.training.task import Task
+from cortext_published.release.exchange import export_release
 
 
 @pytest.fixture(scope="module")

@@ -25,7 +25,7 @@ from cortext.text.inventory import RELEASE
 from cortext.training import TrainConfig, read_train_config, train
 from cortext.training.checkpoint import RunDirectory
 from cortext.training.optim import Optimizer, day_learning_rate, learning_rate
-from cortext.training.release.exchange import export_release, import_checkpoint
+from cortext_published.release.exchange import export_release, import_checkpoint
 
 FEATURES_TC = np.random.default_rng(5).normal(size=(90, 8)).astype(np.float32)
 

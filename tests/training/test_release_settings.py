@@ -11,7 +11,7 @@ import yaml
 from cortext.config import to_mapping
 from cortext.errors import ConfigError
 from cortext.training import TrainConfig, read_train_config
-from cortext.training.release.settings import COMMAND_LINE, ELSEWHERE, SAME, lookup
+from cortext.training.release_settings import COMMAND_LINE, ELSEWHERE, SAME, lookup
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs/reference/release-settings.md"
 OLDER = {"model.bidirectional": False, "distributed_training": False}

@@ -16,8 +16,8 @@ import pytest
 import torch
 
 from cortext.errors import RunError
-from cortext.training.release import untrusted
-from cortext.training.release.untrusted import read_torch_file
+from cortext_published.release import untrusted
+from cortext_published.release.untrusted import read_torch_file
 
 
 class Call:

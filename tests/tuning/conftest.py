@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from cortext.data import pack
-from cortext.data.simulate import simulate
 from cortext.decoding.fake import fake_log_probs
 from cortext.decoding.ngram import LanguageModel
 from cortext.text.inventory import RELEASE
-from cortext.tuning import Search, Study, comparison, tune_training
-from cortext.tuning.decoder import result
+from cortext_data.simulate import simulate
+from cortext_tune import Search, Study, comparison, tune_training
+from cortext_tune.decoder import result
 
 
 @pytest.fixture(autouse=True)

@@ -4,7 +4,7 @@ import json
 import re
 from pathlib import Path
 
-from cortext.tuning import Study, TuningTrial
+from cortext_tune import Study, TuningTrial
 
 FINISHED = {"val_loss": 2.0, "val_wer": None, "best_step": 4, "steps": 6, "seconds": 1.5}
 

@@ -22,10 +22,10 @@ from safetensors.torch import load_file
 from cortext.cli import run
 from cortext.decoding import DecoderOptions
 from cortext.errors import ConfigError, MissingLibrary, RunError
-from cortext.evaluation.cluster import DecoderFiles
-from cortext.tuning import Search, parse_space, workers
-from cortext.tuning.decoder.trial import DecodeJob
-from cortext.tuning.workers import Outcome, RayTasks, WorkerOptions, WorkerProcesses
+from cortext_tune import Search, parse_space, workers
+from cortext_tune.cluster_decoding import DecoderFiles
+from cortext_tune.decoder.trial import DecodeJob
+from cortext_tune.workers import Outcome, RayTasks, WorkerOptions, WorkerProcesses
 
 LONG = (
     "num_training_batches=32",  # of which most are left after the first validation
@@ -271,7 +271,7 @@ def test_several_tasks_share_a_gpu(monkeypatch):
 
 def test_a_search_for_decoder_options_starts_without_torch():
     code = (
-        "import sys, cortext.tuning.decoder.search, cortext.cli.tune_decoder; sys.exit('torch' in"
+        "import sys, cortext_tune.decoder.search, cortext_tune.commands.tune_decoder; sys.exit('torch' in"
         " sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0

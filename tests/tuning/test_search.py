@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from cortext.errors import ConfigError, MissingLibrary
-from cortext.tuning.search import Search, Settings, TuningTrial, suggest
-from cortext.tuning.space import Choice, Range
+from cortext_tune.search import Search, Settings, TuningTrial, suggest
+from cortext_tune.space import Choice, Range
 
 
 def first(search: Search, n: int) -> list[Settings]:

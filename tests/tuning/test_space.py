@@ -4,7 +4,7 @@ import pytest
 
 from cortext.errors import ConfigError
 from cortext.training import TrainConfig
-from cortext.tuning.space import Choice, Range, fit_space, label, parse_space, with_settings
+from cortext_tune.space import Choice, Range, fit_space, label, parse_space, with_settings
 
 
 def test_texts_become_choices_and_ranges():

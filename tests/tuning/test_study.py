@@ -7,9 +7,9 @@ import sys
 import pytest
 
 from cortext.errors import DecodingError, MissingLibrary, RunError
-from cortext.tuning.search import Search
-from cortext.tuning.space import Choice, Range
-from cortext.tuning.study import Given, TrialStore, begin_study
+from cortext_tune.search import Search
+from cortext_tune.space import Choice, Range
+from cortext_tune.study import Given, TrialStore, begin_study
 
 SPACE = {"beam": Range(1.0, 9.0), "recombine": Choice(("max", "logadd"))}
 

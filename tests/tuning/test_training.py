@@ -10,9 +10,9 @@ from safetensors.torch import load_file
 from cortext.errors import ConfigError, CortextError, Interrupted, RunError
 from cortext.training import train
 from cortext.training.torch_backend import TorchBackend
-from cortext.tuning import Search, parse_space, training, workers
-from cortext.tuning.study import TrialStore
-from cortext.tuning.workers import Outcome
+from cortext_tune import Search, parse_space, training, workers
+from cortext_tune.study import TrialStore
+from cortext_tune.workers import Outcome
 
 
 def grid(*texts: str) -> Search:

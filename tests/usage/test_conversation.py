@@ -8,10 +8,10 @@ from datetime import datetime, timedelta, timezone
 import pytest
 
 from cortext.cli import run as cortext
-from cortext.usage.conversation import export, latest, newest_conversation
-from cortext.usage.log import read_log
-from cortext.usage.log_entries import Deleted, LoggedUtterance, PartnerTurn
-from cortext.usage.writer import UsageLog, UtteranceRecord
+from cortext_live.usage.conversation import export, latest, newest_conversation
+from cortext_live.usage.log import read_log
+from cortext_live.usage.log_entries import Deleted, LoggedUtterance, PartnerTurn
+from cortext_live.usage.writer import UsageLog, UtteranceRecord
 
 NOON = datetime(2026, 11, 20, 12, 0, 0, tzinfo=timezone(timedelta(hours=1)))
 DAY = "t15.2026.11.20"

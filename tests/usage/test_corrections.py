@@ -7,8 +7,8 @@ import pytest
 from cortext.data.conventions import RELEASE_CONVENTIONS
 from cortext.errors import CortextError
 from cortext.text.language import Language
-from cortext.usage.log import read_log
-from cortext.usage.writer import UsageLog, UtteranceRecord
+from cortext_live.usage.log import read_log
+from cortext_live.usage.writer import UsageLog, UtteranceRecord
 
 GERMAN = Language(name="deutsch", letters="abcdefghijklmnopqrstuvwxyzäöüß")
 

@@ -16,14 +16,14 @@ import pytest
 
 from cortext.data import open_dataset
 from cortext.errors import CortextError, DataError, LiveError
-from cortext.usage import conversation
-from cortext.usage.deletion import Selection, delete
-from cortext.usage.heard import HeardFeatures
-from cortext.usage.log import read_log
-from cortext.usage.log_entries import Damaged, Deleted, PartnerTurn
-from cortext.usage.log_lines import numbered
-from cortext.usage.statistics import read_use
-from cortext.usage.writer import UsageLog, UtteranceRecord
+from cortext_live.usage import conversation
+from cortext_live.usage.deletion import Selection, delete
+from cortext_live.usage.heard import HeardFeatures
+from cortext_live.usage.log import read_log
+from cortext_live.usage.log_entries import Damaged, Deleted, PartnerTurn
+from cortext_live.usage.log_lines import numbered
+from cortext_live.usage.statistics import read_use
+from cortext_live.usage.writer import UsageLog, UtteranceRecord
 
 DAY = "t15.2026.11.20"
 NOON = datetime(2026, 11, 20, 12, 0, 0, tzinfo=timezone(timedelta(hours=-8)))

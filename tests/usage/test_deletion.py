@@ -18,15 +18,15 @@ from cortext.cli import run as cortext
 from cortext.data import open_dataset
 from cortext.data.packed import open_data
 from cortext.errors import DataError, LiveError
-from cortext.usage import deletion
-from cortext.usage.deletion import Selection, delete
-from cortext.usage.drift.sources import read_source
-from cortext.usage.heard import HeardFeatures
-from cortext.usage.log import read_log
-from cortext.usage.log_entries import Deleted, LoggedUtterance, PartnerTurn
-from cortext.usage.log_lines import KEYS
-from cortext.usage.statistics import read_use
-from cortext.usage.writer import UsageLog, UtteranceRecord
+from cortext_live.usage import deletion
+from cortext_live.usage.deletion import Selection, delete
+from cortext_live.usage.drift.sources import read_source
+from cortext_live.usage.heard import HeardFeatures
+from cortext_live.usage.log import read_log
+from cortext_live.usage.log_entries import Deleted, LoggedUtterance, PartnerTurn
+from cortext_live.usage.log_lines import KEYS
+from cortext_live.usage.statistics import read_use
+from cortext_live.usage.writer import UsageLog, UtteranceRecord
 
 DAY, NEXT_DAY = "t15.2026.11.20", "t15.2026.11.21"
 NOON = datetime(2026, 11, 20, 12, 0, 0, tzinfo=timezone(timedelta(hours=-8)))
@@ -345,8 +345,8 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from cortext import files
-from cortext.usage import deletion
-from cortext.usage.deletion import Selection, delete
+from cortext_live.usage import deletion
+from cortext_live.usage.deletion import Selection, delete
 left = int(sys.argv[2])
 
 def counted(function):

@@ -17,14 +17,14 @@ from refusals import complaint
 from cortext.cli import run
 from cortext.data import make_trial, write_session
 from cortext.data.conventions import Conventions
-from cortext.data.simulate import simulate
 from cortext.errors import ConfigError
-from cortext.recalibration.chain import open_chain
-from cortext.usage.drift.alerts import check_hook
-from cortext.usage.drift.changes import find_changes, find_gaps
-from cortext.usage.drift.report import drift_report
-from cortext.usage.drift.sources import read_source
-from cortext.usage.drift.statistics import Layout, Reference, collect
+from cortext_data.simulate import simulate
+from cortext_live.recalibration.chain import open_chain
+from cortext_live.usage.drift.alerts import check_hook
+from cortext_live.usage.drift.changes import find_changes, find_gaps
+from cortext_live.usage.drift.report import drift_report
+from cortext_live.usage.drift.sources import read_source
+from cortext_live.usage.drift.statistics import Layout, Reference, collect
 
 COUNTS = np.array([[1, 3, 0, 2], [3, 3, 0, 4]], dtype=np.float32)
 """Two bins of 4 electrodes with one feature each: means 2, 3, 0, 3."""

@@ -11,8 +11,8 @@ from drift_log import session, write_log
 from refusals import complaint
 
 from cortext.cli import run
-from cortext.recalibration.chain import copy_run, model_folder
-from cortext.usage.drift.report import has_day_layers, layer_distances
+from cortext_live.recalibration.chain import copy_run, model_folder
+from cortext_live.usage.drift.report import has_day_layers, layer_distances
 
 OVER = "2026-01-04T12:00:00+00:00"
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from cortext.errors import ConfigError
-from cortext.usage.heard import HeardFeatures
+from cortext_live.usage.heard import HeardFeatures
 
 BLOCK = 1_772_355_600
 
@@ -77,7 +77,7 @@ def test_a_full_disk_loses_only_the_new_one(tmp_path):
         import resource, signal, sys
         import numpy as np
         from cortext.errors import LiveError
-        from cortext.usage.heard import HeardFeatures
+        from cortext_live.usage.heard import HeardFeatures
 
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))

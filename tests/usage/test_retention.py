@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from cortext.errors import LiveError
-from cortext.live.core.log_writer import LogWriter
-from cortext.usage.heard import HeardFeatures
-from cortext.usage.writer import UsageLog, UtteranceRecord
+from cortext_live.core.log_writer import LogWriter
+from cortext_live.usage.heard import HeardFeatures
+from cortext_live.usage.writer import UsageLog, UtteranceRecord
 
 BLOCK = 1_772_355_600
 DAY_S = 86_400.0
@@ -114,7 +114,7 @@ def test_a_backup_restored_with_new_times_is_kept_and_one_with_old_times_goes_by
 
 def test_a_backup_restored_long_ago_goes_in_parts(tmp_path, monkeypatch):
     """All of its files have one time, so a day's worth would be all of it."""
-    monkeypatch.setattr("cortext.usage.retention.MOST_AT_ONCE", 3)
+    monkeypatch.setattr("cortext_live.usage.retention.MOST_AT_ONCE", 3)
     heard = recorded(tmp_path, [*[31] * 8, 1], Clock())
     heard.tidy(BLOCK)
     assert kept(heard) == [3, 4, 5, 6, 7, 8]

@@ -3,7 +3,7 @@
 import os
 import time
 
-from cortext.usage.speaking import FILE, LONGEST_S, is_speaking, note_speaking
+from cortext_live.usage.speaking import FILE, LONGEST_S, is_speaking, note_speaking
 
 
 def test_the_sign_is_set_and_removed(tmp_path):

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from cortext.cli import run as cortext
-from cortext.usage.log import read_log
-from cortext.usage.log_entries import spoken
-from cortext.usage.statistics import read_use
+from cortext_live.usage.log import read_log
+from cortext_live.usage.log_entries import spoken
+from cortext_live.usage.statistics import read_use
 
 MORNING = "2026-11-20T10:{:02d}:{:02d}-08:00"
 

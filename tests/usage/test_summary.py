@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from cortext.usage.statistics import read_use
-from cortext.usage.summary import summary
+from cortext_live.usage.statistics import read_use
+from cortext_live.usage.summary import summary
 
 
 @pytest.fixture

@@ -24,10 +24,10 @@ from cortext.errors import LiveError
 from cortext.models import AcousticModel, build_model, load_model, model_config, save_model
 from cortext.models.card import Smoothing
 from cortext.text.inventory import RELEASE
-from cortext.usage import kept_recordings
-from cortext.usage.kept_recordings import HELD_UTTERANCES
-from cortext.usage.log import read_log
-from cortext.usage.writer import UsageLog, UtteranceRecord, session_of_today
+from cortext_live.usage import kept_recordings
+from cortext_live.usage.kept_recordings import HELD_UTTERANCES
+from cortext_live.usage.log import read_log
+from cortext_live.usage.writer import UsageLog, UtteranceRecord, session_of_today
 
 DAY, NEW_DAY = "t15.2023.08.13", "t15.2023.08.20"
 NOON = datetime(2023, 8, 13, 12, 0, 0, tzinfo=timezone(timedelta(hours=-7)))
@@ -353,7 +353,7 @@ def test_the_day_of_a_live_feed_is_named_like_the_days_of_the_model():
 ENDLESS = """
 import sys
 import numpy as np
-from cortext.usage.writer import UsageLog, UtteranceRecord
+from cortext_live.usage.writer import UsageLog, UtteranceRecord
 log = UsageLog(sys.argv[1])
 features_TC = np.zeros((300, 64), dtype=np.float32)
 print("open", flush=True)
@@ -393,7 +393,7 @@ import sys
 from pathlib import Path
 import numpy as np
 from cortext.errors import LiveError
-from cortext.usage.writer import UsageLog, UtteranceRecord
+from cortext_live.usage.writer import UsageLog, UtteranceRecord
 disk = Path(sys.argv[1])
 features_TC = np.zeros((400, 128), dtype=np.float32)  # 205 kB
 log = UsageLog(disk / "log")

@@ -10,7 +10,7 @@ import pytest
 import torch
 from stand_in import StandIn, verified, write_stand_in
 
-from cortext.verification import Verification
+from cortext_published.verification import Verification
 
 
 @pytest.fixture(scope="session")

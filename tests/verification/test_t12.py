@@ -13,10 +13,10 @@ from foreign_matlab import column, save_v5
 from refusals import complaint
 
 from cortext.cli import run
-from cortext.data.readers.importing import import_source
-from cortext.data.readers.t12 import t12
-from cortext.verification import PublishedT12, t12_facts, verify_t12
-from cortext.verification.stages import PAGE, RESULT
+from cortext_data.readers.importing import import_source
+from cortext_data.readers.t12 import t12
+from cortext_published.verification import PublishedT12, t12_facts, verify_t12
+from cortext_published.verification.stages import PAGE, RESULT
 
 FIRST, SECOND = T12_DAYS
 SAID = ("we see you", "so do I", "not yet", "go on", "me too")
@@ -301,7 +301,7 @@ def test_the_command_ends_with_1_where_something_differs(whole, tmp_path, capsys
     given = ["verify", "t12", str(whole), "--out", str(tmp_path / "out")]
     assert run(given) == 1
     assert "Sessions of train: FAIL  2 found, 24 published; missing: " in capsys.readouterr().out
-    monkeypatch.setattr("cortext.verification.t12.t12_facts", lambda: FACTS)
+    monkeypatch.setattr("cortext_published.verification.t12.t12_facts", lambda: FACTS)
     given += ["--data", str(whole / "imported"), "--json"]
     assert run(given) == 0
     assert json.loads(capsys.readouterr().out)["counts"]["PASS"] == 17

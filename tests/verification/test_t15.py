@@ -32,17 +32,17 @@ from stand_in import (
     verified,
 )
 
-import cortext.verification.baseline
+import cortext_published.verification.baseline
 from cortext.cli import run
 from cortext.decoding.options import DecoderOptions
 from cortext.text.inventory import RELEASE
 from cortext.text.normalize import normalize
-from cortext.verification import Check, Verification, t15_facts
-from cortext.verification.baseline import WORST_SESSION
-from cortext.verification.published import COPY_TASK
-from cortext.verification.recordings import find_parts
-from cortext.verification.stages import PAGE, RESULT, Stages
-from cortext.verification.words import Searching, Trials, check_words
+from cortext_published.verification import Check, Verification, t15_facts
+from cortext_published.verification.baseline import WORST_SESSION
+from cortext_published.verification.published import COPY_TASK
+from cortext_published.verification.recordings import find_parts
+from cortext_published.verification.stages import PAGE, RESULT, Stages
+from cortext_published.verification.words import Searching, Trials, check_words
 
 VAL = RECORDINGS / SESSIONS[1] / "data_val.hdf5"
 STAGES = ["files", "recordings", "packing", "checkpoint", "logits", "validation", "words"]
@@ -480,7 +480,7 @@ def test_a_fault_of_ours_is_a_line_without_the_texts_it_quotes(
         raise KeyError(SENTENCES[0])
 
     (out / "logits.npz").unlink()
-    monkeypatch.setattr(cortext.verification.baseline, "check_logits", fault)
+    monkeypatch.setattr(cortext_published.verification.baseline, "check_logits", fault)
     result = verified(stand_in, out)
     line = lines(result)["logits"]
     assert line.status == "FAIL"
@@ -495,7 +495,7 @@ def test_a_fault_of_ours_is_a_line_without_the_texts_it_quotes(
 def test_the_command_ends_with_1_where_something_differs_and_with_0_otherwise(
     own: StandIn, out: Path, tmp_path: Path, monkeypatch, capsys
 ):
-    monkeypatch.setattr("cortext.verification.t15.t15_facts", lambda: own.published)
+    monkeypatch.setattr("cortext_published.verification.t15.t15_facts", lambda: own.published)
     arguments = ["verify", "t15", str(own.directory), "--lm", str(own.lm), "--out", str(out)]
     assert run([*arguments, "--threads", "1", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["counts"]["FAIL"] == 0
@@ -571,7 +571,7 @@ def test_recordings_of_other_tokens_or_bins_are_none_of_t15(own: StandIn, tmp_pa
 
 
 def test_a_sessions_rate_far_above_the_others_fails():
-    judge = cortext.verification.baseline._sessions
+    judge = cortext_published.verification.baseline._sessions
     rates = {"a": {"per": 0.1}, "b": {"per": 0.1 * WORST_SESSION * 1.01}}
     assert judge(0.1, rates).status == "FAIL"
     rates["b"]["per"] = 0.1 * WORST_SESSION * 0.99
@@ -626,7 +626,9 @@ def test_data_unlike_the_published_ones_fail_the_lines_that_compare_them(
 def test_a_checkpoint_of_other_days_fails(stand_in: StandIn, tmp_path: Path):
     published = replace(stand_in.published, blocks=stand_in.published.blocks[1:])
     folder = stand_in.directory / CHECKPOINT.parent
-    checks = cortext.verification.baseline.check_checkpoint(folder, tmp_path / "run", published)
+    checks = cortext_published.verification.baseline.check_checkpoint(
+        folder, tmp_path / "run", published
+    )
     found = {check.name: f"{check}" for check in checks.checks}
     assert found["Day layers"] == (
         f"Day layers: FAIL  3 found, 2 published; not published: {SESSIONS[0]}"
@@ -642,7 +644,7 @@ def test_a_per_that_is_five_points_off_fails_its_line_alone(line, stand_in: Stan
     assert 4 / result.facts["validation"]["n_phonemes"] < 0.05
     rates = {"PER of the checkpoint": per, "Published PER": per, "PER of evaluation": per}
     rates[line] += 0.05
-    outcome = cortext.verification.baseline.check_validation(
+    outcome = cortext_published.verification.baseline.check_validation(
         out / "run",
         out / "packed",
         {
@@ -674,9 +676,9 @@ def test_frames_unlike_those_of_a_trained_model_fail(frames, failed):
             logits_PV[frame, 3] = np.inf
         elif symbol is not None:
             logits_PV[frame, RELEASE.index[symbol]] = 10
-    sums = cortext.verification.baseline._Frames()
+    sums = cortext_published.verification.baseline._Frames()
     sums.add(logits_PV, RELEASE)
-    checks = cortext.verification.baseline._sane(sums, {"a day": sums})
+    checks = cortext_published.verification.baseline._sane(sums, {"a day": sums})
     assert {check.name for check in checks if check.status == "FAIL"} == failed
 
 
@@ -720,7 +722,7 @@ def test_quoted_words_are_left_out(said: str, cleaned: str, tmp_path: Path):
     ],
 )
 def test_sizes_are_compared_as_they_are_listed(n_bytes, listed, right):
-    from cortext.verification.published import has_listed_size
+    from cortext_published.verification.published import has_listed_size
 
     assert has_listed_size(n_bytes, listed) == right
 

@@ -16,13 +16,13 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from cortext.data.simulate.speech import RELATIVE_DURATION
 from cortext.errors import LanguageModelError, MissingLibrary, TextError
 from cortext.text.inventory import ARPABET
 from cortext.text.language import LANGUAGES, Language
-from cortext.voices import Voice, open_voice
-from cortext.voices.formant import SOUNDS, FormantVoice, tracks
-from cortext.voices.voice import resampled, trimmed
+from cortext_data.simulate.speech import RELATIVE_DURATION
+from cortext_live.voices import Voice, open_voice
+from cortext_live.voices.formant import SOUNDS, FormantVoice, tracks
+from cortext_live.voices.voice import resampled, trimmed
 
 needs_espeak = pytest.mark.skipif(
     shutil.which("espeak-ng") is None, reason="needs the program espeak-ng (make system)"
@@ -109,7 +109,7 @@ def test_a_vits_voice_that_needs_another_program_says_so(tiny_vits: Path, tmp_pa
 @pytest.mark.slow
 def test_a_voice_says_the_same_in_another_process(voice: Voice) -> None:
     program = (
-        "import sys, hashlib; from cortext.voices import open_voice;"
+        "import sys, hashlib; from cortext_live.voices import open_voice;"
         " print(hashlib.sha256(open_voice(sys.argv[1]).speak('nine men').tobytes()).hexdigest(),"
         " 'torch' in sys.modules)"
     )

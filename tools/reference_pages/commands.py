@@ -11,7 +11,8 @@ from typing import Any
 
 import typer.main
 
-from cortext.cli import COMMANDS, app
+from cortext.cli import app
+from cortext.cli.tree import all_commands
 from reference_pages.markdown import code, front, plain, table
 
 INDEX = "reference/commands.md"
@@ -23,7 +24,7 @@ MOST_GUIDES = 4
 
 def pages() -> dict[str, str]:
     """Return the reference's pages, Markdown by address."""
-    names = [name for names in COMMANDS.values() for name in names]
+    names = [name for names in all_commands().values() for name in names]
     return {INDEX: _index(), **pages_of(names)}
 
 
@@ -56,7 +57,7 @@ def nav() -> list[Any]:
     """Return the pages as mkdocs' navigation lists them: in the groups of `cortext --help`."""
     groups = [
         {heading: [{name: page_of(name)} for name in commands]}
-        for heading, commands in COMMANDS.items()
+        for heading, commands in all_commands().items()
     ]
     return [INDEX, *groups]
 
@@ -72,7 +73,7 @@ def _index() -> str:
         "Find the command for a task; its page lists every option with its default and its bounds."
         " `cortext COMMAND --help` prints the same in the terminal.\n\n"
     )
-    for heading, names in COMMANDS.items():
+    for heading, names in all_commands().items():
         rows: list[tuple[str, str]] = []
         for name in names:
             command = ROOT_COMMAND.get_command(None, name)
@@ -226,7 +227,7 @@ def _guides() -> dict[str, list[str]]:
 
 
 def _names() -> Iterator[str]:
-    for commands in COMMANDS.values():
+    for commands in all_commands().values():
         for name, entry in commands.items():
             if isinstance(entry, str):
                 yield name

@@ -15,18 +15,18 @@ from typing import Any
 import yaml
 
 from cortext.config import to_mapping
-from cortext.data.simulate.config import PRESETS, SimulatorConfig
 from cortext.decoding import DecoderOptions
-from cortext.decoding.ensemble import EnsembleOptions
 from cortext.errors import CortextError
 from cortext.features.augment import AUGMENTATIONS
-from cortext.live.brand.parameters import NodeParameters
-from cortext.live.core.pipeline import PipelineOptions
-from cortext.live.lm_server.published_params import PublishedParams
 from cortext.models import MODELS
-from cortext.speechllm.config import SpeechConfig, Stage
 from cortext.training.config import RECIPES, TASKS, TrainConfig
 from cortext.training.loss import LOSSES
+from cortext_data.simulate.config import PRESETS, SimulatorConfig
+from cortext_live.brand.parameters import NodeParameters
+from cortext_live.core.pipeline import PipelineOptions
+from cortext_live.lm_server.published_params import PublishedParams
+from cortext_lm.ensemble import EnsembleOptions
+from cortext_speechllm.config import SpeechConfig, Stage
 from reference_pages.markdown import code, front, table
 
 PAGE = "reference/configuration.md"
@@ -117,7 +117,7 @@ PARTS: dict[str, tuple[str, list[Section]]] = {
         [
             Section(
                 "Pipeline options",
-                "Fields of [`PipelineOptions`][cortext.live.core.acoustic_stream.PipelineOptions]"
+                "Fields of [`PipelineOptions`][cortext_live.core.acoustic_stream.PipelineOptions]"
                 " in Python; [`cortext serve`](commands/serve.md) has options for them.",
                 PipelineOptions,
             ),

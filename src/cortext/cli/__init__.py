@@ -11,7 +11,6 @@ import os
 import re
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
@@ -20,131 +19,8 @@ import typer.main
 from typer.core import TyperGroup
 
 from cortext.cli.console import print_lines
+from cortext.cli.tree import COMMANDS, Entry, Group, all_commands
 from cortext.errors import CortextError, shown
-
-Entry = str
-"""A command: the module of this package and the function, as `lm.build`."""
-
-
-@dataclass(frozen=True)
-class Group:
-    """Commands under a common name, such as `cortext lm build`."""
-
-    help: str
-    commands: Mapping[str, Entry]
-
-
-COMMANDS: dict[str, dict[str, Entry | Group]] = {
-    "Data": {
-        "simulate": "data.simulate",
-        "fetch": "data.fetch",
-        "inspect": "data.inspect",
-        "pack": "data.pack",
-        "import": Group(
-            "Read checkpoints, results and recordings of others.",
-            {
-                "t12": "importing.t12",
-                "falcon-h2": "importing.falcon_h2",
-                "handwriting": "importing.handwriting",
-                "inner-speech": "importing.inner_speech",
-                "nwb": "importing.nwb",
-                "mat": "importing.mat",
-                "checkpoint": "exchange.import_checkpoint",
-                "t15-analyses": "release.import_analyses",
-            },
-        ),
-        "verify": Group(
-            "Compare published data on this machine with what is published about them.",
-            {"t15": "verify.t15", "t12": "verify.t12"},
-        ),
-    },
-    "Training": {
-        "train": "train.train",
-        "pretrain": "train.pretrain",
-        "check-plugin": "train.check_plugin",
-        "adapt": "adapt.adapt",
-        "fit-gate": "gate.fit_gate",
-        "recalibrate": "recalibrate.recalibrate",
-        "chain": Group(
-            "Look at the models that `recalibrate` made, and go back to one.",
-            {
-                "show": "recalibrate.show",
-                "verify": "recalibrate.verify",
-                "rollback": "recalibrate.rollback",
-            },
-        ),
-        "launch": "tools.launch",
-        "export": "exchange.export",
-        "tune": Group(
-            "Search for good settings of the training or of the decoder.",
-            {"training": "tune.training", "decoder": "tune_decoder.decoder"},
-        ),
-    },
-    "Language models": {
-        "finetune-llm": "lm.finetune",
-        "lm": Group(
-            "Build, describe and use n-gram language models.",
-            {
-                "build": "lm.build",
-                "info": "lm.info",
-                "score": "lm.score",
-                "import": "lm.import_folder",
-                "train-neural": "lm.train",
-                "train-case": "casing.train_case",
-                "compare": "lm.compare",
-            },
-        ),
-    },
-    "Decoding": {
-        "evaluate": "evaluate.evaluate",
-        "decode": "decode.decode",
-        "ensemble": "ensemble.ensemble",
-    },
-    "Live": {
-        "serve": "live.serve",
-        "lm-server": "redis_streams.lm_server",
-        "brand-node": "redis_streams.brand_node",
-        "replay": "redis_streams.replay",
-        "report": Group(
-            "Draw what was recorded in daily use, or published.",
-            {"use": "live.use", "drift": "drift.drift", "release": "release.report"},
-        ),
-        "log": Group(
-            "Export the conversation of a usage log, and delete from it.",
-            {"export": "usage_log.export", "delete": "usage_log.delete"},
-        ),
-    },
-    "Speech LLM": {
-        "speech-llm": Group(
-            "Train and use an audio language model that reads neural activity.",
-            {
-                "assemble": "speech_llm_prepare.assemble",
-                "cache": "speech_llm_prepare.cache",
-                "teach": "speech_llm_prepare.teach",
-                "train": "speech_llm.train",
-                "evaluate": "speech_llm.evaluate",
-                "decode": "speech_llm.decode",
-                "memory": "speech_llm_prepare.memory",
-            },
-        ),
-    },
-    "Benchmarks and tools": {
-        "demo": "tools.demo",
-        "doctor": "tools.doctor",
-        "bench": Group(
-            "Compare cortext with the best alternatives, side by side.",
-            {
-                "decoder": "bench.decoder",
-                "training": "bench.training",
-                "latency": "bench.latency",
-                "tpu-compile": "bench.tpu_compile",
-                "llm": "bench_llm.llm",
-                "speech-llm": "bench_llm.speech_llm",
-            },
-        ),
-    },
-}
-"""All commands, by the heading under which `cortext --help` shows them."""
 
 
 class _Commands(Mapping[str, Any]):
@@ -178,8 +54,8 @@ class _Commands(Mapping[str, Any]):
 def _command(name: str, entry: Entry, heading: str | None) -> Any:
     from cortext.cli.options import command_settings, with_options
 
-    module, _, attribute = entry.partition(".")
-    function = getattr(import_module(f"cortext.cli.{module}"), attribute)
+    module, _, attribute = entry.rpartition(".")
+    function = getattr(import_module(module), attribute)
     settings = {"rich_help_panel": heading, **command_settings(function)}
     alone = typer.Typer(add_completion=False, rich_markup_mode=None)
     alone.command(name, **settings)(with_options(function))
@@ -218,8 +94,9 @@ class _Root(_CommandList):
     """All commands."""
 
     def __init__(self, **settings: Any) -> None:
-        entries = {name: entry for under in COMMANDS.values() for name, entry in under.items()}
-        headings = {name: heading for heading, under in COMMANDS.items() for name in under}
+        tree = all_commands()
+        entries = {name: entry for under in tree.values() for name, entry in under.items()}
+        headings = {name: heading for heading, under in tree.items() for name in under}
         super().__init__(**settings | {"commands": _Commands(entries, headings)})
 
 

@@ -25,7 +25,7 @@ from cortext.errors import ConfigError
 from cortext.plugins import load_plugins
 
 if TYPE_CHECKING:
-    from cortext.recalibration.adapting import UnlabelledSummary
+    from cortext_live.recalibration.adapting import UnlabelledSummary
 
 LABELLED = ("batches", "device")
 """Parameters of `adapt` that learning without labels does not have."""
@@ -114,7 +114,7 @@ def adapt(
     load_plugins(plugins)
     run = run_for(run, data, participant)
     if unlabelled is not None:
-        from cortext.recalibration.adapting import adapt_unlabelled
+        from cortext_live.recalibration.adapting import adapt_unlabelled
 
         assert lm is not None  # `_check` has seen to it
         learnt = adapt_unlabelled(

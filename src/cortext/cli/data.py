@@ -77,7 +77,7 @@ def simulate(
 
     Example: cortext simulate runs/sim --preset tiny --seed 3
     """
-    from cortext.data import simulate as simulator
+    from cortext_data import simulate as simulator
 
     with progress_bar("simulating") as progress:
         dataset = simulator.simulate(
@@ -141,7 +141,7 @@ def fetch(
 
     Example: cortext fetch t15 data/t15 --part neural
     """
-    from cortext.data import fetch as fetcher
+    from cortext_published.downloads import fetch as fetcher
 
     notes: list[str] = []
     with progress_bar("fetching") as progress:

@@ -165,7 +165,7 @@ def _evaluate_online(
     skip_bad: bool,
     as_json: bool,
 ) -> None:
-    from cortext.recalibration.evaluation import evaluate_online
+    from cortext_live.recalibration.evaluation import evaluate_online
 
     with progress_bar("learning") as progress:
         _, online = evaluate_online(

@@ -358,7 +358,7 @@ def train(
 
     Example: cortext lm train-neural prompts.txt:5 general.txt.gz --minutes 20 --out runs/neural
     """
-    from cortext.decoding.llm.neural.train_neural import NeuralOptions, train_neural
+    from cortext_lm.neural.train_neural import NeuralOptions, train_neural
 
     options = NeuralOptions(
         pieces=pieces,
@@ -403,7 +403,7 @@ def compare(
 
     Example: cortext lm compare runs/lm runs/neural test.txt --held-out held.txt
     """
-    from cortext.decoding.llm.neural.compare import compare as compared
+    from cortext_lm.neural.compare import compare as compared
 
     with progress_bar("scoring") as bar:
         facts = compared(directory, model, text, held_out, bar)
@@ -463,8 +463,8 @@ def finetune(
     Example: cortext finetune-llm Qwen/Qwen3.5-4B prompts.txt:3 general.txt.gz --out runs/lora
     --merge runs/merged
     """
-    from cortext.decoding.llm.finetune import FinetuneOptions
-    from cortext.decoding.llm.finetune import finetune as finetuned
+    from cortext_lm.llm.finetune import FinetuneOptions
+    from cortext_lm.llm.finetune import finetune as finetuned
 
     options = FinetuneOptions(
         rank=rank,

@@ -255,6 +255,6 @@ class RedisServer:
     @property
     def url(self) -> str:
         """The address that clients connect to."""
-        from cortext.live.core.redis_streams import redis_url
+        from cortext_live.core.redis_streams import redis_url
 
         return self.redis_url or redis_url(self.redis_host, self.redis_port)

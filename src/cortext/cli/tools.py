@@ -22,12 +22,12 @@ from cortext.cli.console import (
     progress_bar,
     stage,
 )
-from cortext.cloud.job import LaunchSettings
 from cortext.cores import available_cores
+from cortext_tune.cloud.job import LaunchSettings
 
 if TYPE_CHECKING:
-    from cortext.bench.kernels import KernelWork
-    from cortext.tpu.doctor import DoctorReport
+    from cortext_bench.kernels import KernelWork
+    from cortext_tpu.doctor import DoctorReport
 
 
 def demo(
@@ -61,7 +61,7 @@ def demo(
 
     Example: cortext demo --preset tiny --out runs/tiny
     """
-    from cortext.demo import run_demo
+    from cortext_data.demo import run_demo
 
     with ExitStack() as bars:
 
@@ -143,7 +143,7 @@ def doctor(
 
     Example: cortext doctor --run --speed
     """
-    from cortext.tpu.doctor import examine, take_steps
+    from cortext_tpu.doctor import examine, take_steps
 
     report = examine(tpu, limit_s=limit, stage=stage)
     if run:
@@ -160,7 +160,7 @@ def doctor(
         report = dataclasses.replace(report, steps=steps, broken=[*report.broken, *failed])
     work = None
     if speed:
-        from cortext.bench.kernels import kernel_work
+        from cortext_bench.kernels import kernel_work
 
         stage("timing compiled kernels")
         work = kernel_work()
@@ -263,7 +263,7 @@ def launch(
 
     Example: cortext launch --config gru_tpu --data gs://lab/packed --out gs://lab/runs/first --spot
     """
-    from cortext.cloud.job import write_task
+    from cortext_tune.cloud.job import write_task
 
     job = write_task(config, settings, overrides, plugins)
     if not as_json:

@@ -9,9 +9,6 @@ from typing import Any
 
 from cortext.arguments import as_path, check_type
 from cortext.decoding.decoder import Decoder, part_of
-from cortext.decoding.ensemble.candidates import Candidates
-from cortext.decoding.ensemble.posteriors import LogitsOrigin, read_average
-from cortext.decoding.ensemble.sources import read_evaluations
 from cortext.decoding.nbest import NBest
 from cortext.decoding.options import DecoderOptions
 from cortext.decoding.saved import to_log_probs
@@ -25,6 +22,9 @@ from cortext.tables import sentence_table
 from cortext.text.inventory import RELEASE, Inventory
 from cortext.text.language import Language
 from cortext.text.metrics import ErrorRate, error_rate
+from cortext_lm.ensemble.candidates import Candidates
+from cortext_lm.ensemble.posteriors import LogitsOrigin, read_average
+from cortext_lm.ensemble.sources import read_evaluations
 
 OPEN = "open vocabulary"
 """Name of the trials that no vocabulary limits."""

@@ -15,7 +15,6 @@ from cortext.arguments import as_count, as_path
 from cortext.config import read_mapping
 from cortext.data.dataset import Description
 from cortext.data.packed import data_path
-from cortext.decoding.ensemble.posteriors import LogitsOrigin, conventions_json
 from cortext.decoding.ngram.language_model import language_model_checksum
 from cortext.errors import DataError
 from cortext.evaluation.calibration import trial_calibrations
@@ -45,6 +44,7 @@ from cortext.processes import Progress
 from cortext.provenance import provenance
 from cortext.tables import csv_table, json_text
 from cortext.training.checkpoint import read_identity
+from cortext_lm.ensemble.posteriors import LogitsOrigin, conventions_json
 
 if TYPE_CHECKING:
     from cortext.evaluation.report import Compared

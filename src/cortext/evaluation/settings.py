@@ -12,8 +12,8 @@ from cortext.arguments import as_count, as_number, as_path, check_text, check_ty
 from cortext.settings import Setting
 
 if TYPE_CHECKING:
-    from cortext.decoding.llm.large_model import LLM
     from cortext.decoding.options import DecoderOptions
+    from cortext_lm.llm.large_model import LLM
 
     Options = DecoderOptions | Mapping[str, Any] | str | Path | None
 else:  # The command line reads the fields below, and `cortext --help` should not load the search.
@@ -70,7 +70,7 @@ class LargeModelFiles:
 
     def check(self) -> None:
         """Raise LanguageModelError where there is no such model; no weights are read."""
-        from cortext.decoding.llm.model import CausalLM
+        from cortext_lm.llm.model import CausalLM
 
         CausalLM.check(self.model, self.lora)
 
@@ -83,8 +83,8 @@ class LargeModelFiles:
 
 @lru_cache(maxsize=1)
 def _loaded(files: LargeModelFiles) -> LLM:
-    from cortext.decoding.llm.large_model import LLM
-    from cortext.decoding.llm.model import CausalLM
+    from cortext_lm.llm.large_model import LLM
+    from cortext_lm.llm.model import CausalLM
 
     return LLM(CausalLM.load(files.model, files.lora, files.device))
 

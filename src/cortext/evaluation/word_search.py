@@ -18,7 +18,6 @@ from cortext.data.packed import PackedSplit
 from cortext.decoding import Decoder, DecoderOptions, NBest
 from cortext.decoding.ngram import LanguageModel
 from cortext.errors import DataError, DecodingError
-from cortext.evaluation.cluster import DecoderFiles, decode_on_cluster
 from cortext.evaluation.confidence import (
     RAW,
     ChosenConfidence,
@@ -34,6 +33,7 @@ from cortext.models import AcousticModel
 from cortext.models.card import Conventional
 from cortext.processes import Progress
 from cortext.text.inventory import Inventory
+from cortext_tune.cluster_decoding import DecoderFiles, decode_on_cluster
 
 
 @contextmanager

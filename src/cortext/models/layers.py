@@ -30,7 +30,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 SUBSTITUTES: dict[str, dict[Callable[..., Any], Callable[..., Any]]] = {}
 """Functions that a backend replaces, by device type: our function, then the backend's.
 
-The backend fills the table in when it is imported. `cortext.tpu.layers` does so for torchax, which
+The backend fills the table in when it is imported. `cortext_tpu.layers` does so for torchax, which
 runs torch modules on JAX and calls its device type `jax`.
 """
 

@@ -117,7 +117,7 @@ class Model(Protocol):
         """Return the frames of logits for that many bins (an int, array or tensor)."""
         ...
 
-    # A model that can be the encoder of a speech LLM (`cortext.speechllm`) also has
+    # A model that can be the encoder of a speech LLM (`cortext_speechllm`) also has
     # `hidden(x_BTC, day_B, state=None, *, n_patches_B=None) -> (hidden_BPD, state)`, the module
     # `read_out`, which maps hidden units to logits, and `n_hidden`, their number D. `forward` is
     # then `read_out` of `hidden`.

@@ -2,7 +2,7 @@
 
 The trainer keeps the run: its directory, measurements, saved states and the order of batches. A
 backend takes the steps on its devices: torch on a CPU or on GPUs (`torch_backend`), torchax and
-TensorFlow on a TPU (`cortext.tpu`). The tensors of their states have the same names, so that
+TensorFlow on a TPU (`cortext_tpu`). The tensors of their states have the same names, so that
 another backend can resume a run.
 
 B trials, P patches, V tokens.
@@ -36,8 +36,8 @@ TPUEngine = Literal["torchax"]
 
 BACKENDS = {
     "torch": "cortext.training.torch_backend:TorchBackend",
-    "torchax": "cortext.tpu.backend:TorchaxBackend",
-    "tensorflow": "cortext.tpu.keras_tf.backend:KerasBackend",
+    "torchax": "cortext_tpu.backend:TorchaxBackend",
+    "tensorflow": "cortext_tpu.keras_tf.backend:KerasBackend",
 }
 """Module and class of each backend.
 

@@ -28,7 +28,7 @@ from cortext.models import GRUConfig, model_config
 from cortext.models.card import CTC, check_sessions
 from cortext.registry import Registry
 from cortext.training.loss import loss_config
-from cortext.training.release.settings import translate
+from cortext.training.release_settings import translate
 
 RECIPES = Path(__file__).resolve().parents[1] / "configs"
 """The shipped recipes: YAML files whose stems are their names."""

@@ -6,13 +6,13 @@ import math
 
 import pytest
 
-from cortext.bench.decoder.searcher import Paths
-from cortext.bench.materials import TEXTS, RealData
-from cortext.bench.posteriors import INVENTORY, Utterance, pseudo_posteriors
 from cortext.decoding import Decoder
 from cortext.decoding.ngram import LanguageModel
 from cortext.text.lexicon import Lexicon
 from cortext.text.normalize import normalize
+from cortext_bench.decoder.searcher import Paths
+from cortext_bench.materials import TEXTS, RealData
+from cortext_bench.posteriors import INVENTORY, Utterance, pseudo_posteriors
 
 OPTIONS = {
     "acoustic_scale": 0.85,
@@ -48,7 +48,7 @@ def paths(words, real_data, tmp_path_factory) -> Paths:
 @pytest.fixture(scope="module")
 def theirs(paths):
     pytest.importorskip("flashlight.lib.text")
-    from cortext.bench.decoder.flashlight import Flashlight
+    from cortext_bench.decoder.flashlight import Flashlight
 
     return Flashlight(paths)
 

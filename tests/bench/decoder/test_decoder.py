@@ -4,13 +4,13 @@ from pathlib import Path
 import pytest
 from matplotlib.image import imread
 
-from cortext.bench.decoder.chosen import ChosenSettings, points, read_settings, write_settings
-from cortext.bench.decoder.compare import DecoderPlan, oracle, ratios
-from cortext.bench.decoder.searcher import searcher
-from cortext.bench.decoder.tuning import Tried
 from cortext.cli import run
 from cortext.decoding import DecoderOptions
 from cortext.errors import DataError
+from cortext_bench.decoder.chosen import ChosenSettings, points, read_settings, write_settings
+from cortext_bench.decoder.compare import DecoderPlan, oracle, ratios
+from cortext_bench.decoder.searcher import searcher
+from cortext_bench.decoder.tuning import Tried
 
 POINT = {
     "settings", "utterances", "ms_per_frame", "ms_per_frame_p99", "ms_per_frame_mean", "ms_per_nonblank_frame",

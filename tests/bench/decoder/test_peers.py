@@ -4,9 +4,9 @@ import sys
 
 import pytest
 
-from cortext.bench.decoder.searcher import SEARCHERS, Paths, searcher
-from cortext.bench.workers import Missing
 from cortext.errors import DecodingError
+from cortext_bench.decoder.searcher import SEARCHERS, Paths, searcher
+from cortext_bench.workers import Missing
 
 MODULES = {
     "flashlight": ("flashlight.lib.text",),

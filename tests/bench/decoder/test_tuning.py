@@ -1,7 +1,7 @@
 import pytest
 
-from cortext.bench.decoder.searcher import SEARCHERS, searcher
-from cortext.bench.decoder.tuning import Tried, best, fastest, frontier, tune
+from cortext_bench.decoder.searcher import SEARCHERS, searcher
+from cortext_bench.decoder.tuning import Tried, best, fastest, frontier, tune
 
 STEPS = {"scale": tuple(range(10)), "score": tuple(range(10)), "beam": tuple(range(1, 13))}
 START = {"scale": 2, "score": 8, "beam": 12}

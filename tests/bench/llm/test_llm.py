@@ -8,7 +8,12 @@ pytest.importorskip("transformers")
 
 from tiny_llm import save_tiny_lm
 
-from cortext.bench.llm.compare import (
+from cortext.cli import run
+from cortext.decoding import DecoderOptions
+from cortext.errors import DataError
+from cortext.evaluation.settings import LargeModelFiles
+from cortext_bench.commands import bench_llm
+from cortext_bench.llm.compare import (
     ALONE,
     FUSED,
     LEXICON,
@@ -19,13 +24,9 @@ from cortext.bench.llm.compare import (
     LLMMaterials,
     word_errors,
 )
-from cortext.bench.llm.worker import LLMWorker
-from cortext.bench.materials import write_posteriors
-from cortext.bench.posteriors import Utterance
-from cortext.cli import bench_llm, run
-from cortext.decoding import DecoderOptions
-from cortext.errors import DataError
-from cortext.evaluation.settings import LargeModelFiles
+from cortext_bench.llm.worker import LLMWorker
+from cortext_bench.materials import write_posteriors
+from cortext_bench.posteriors import Utterance
 
 SAID = ["the cat sat", "i see two cats", "the sea is too blue", "i see the sea"]
 FUSING = {"llm": {"mode": "fusion", "weight": 0.4, "every_frames": 2}, "nbest": 5}
@@ -172,7 +173,7 @@ def test_what_is_shown_beside_must_be_a_result(tiny, tmp_path, capsys):
 def test_the_command_compares_all_ways(tiny, lm_dir, trials_file, tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "300")
     for name, values in (("LLM_WEIGHTS", (0.2,)), ("LM_WEIGHTS", (1.0,)), ("WORD_SCORES", (0.0,))):
-        monkeypatch.setattr(f"cortext.bench.llm.compare.{name}", values)
+        monkeypatch.setattr(f"cortext_bench.llm.compare.{name}", values)
     lines = [json.loads(line) for line in trials_file.read_text().splitlines()]
     texts = "".join(
         json.dumps(line | {"wfst_seed_hypotheses": [line["reference"]]}) + "\n" for line in lines

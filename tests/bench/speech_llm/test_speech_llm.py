@@ -11,9 +11,15 @@ pytest.importorskip("transformers")
 import torch
 from tiny_speech_llm import save_tiny_audio_llm
 
-from cortext.bench.speech_llm import compare as bench
-from cortext.bench.speech_llm import materials
-from cortext.bench.speech_llm.compare import (
+from cortext.cli import run
+from cortext.config import to_mapping
+from cortext.errors import ConfigError, DataError
+from cortext.memory import memory, restart_peak
+from cortext.models.precision import autocast
+from cortext_bench.commands import bench_llm
+from cortext_bench.speech_llm import compare as bench
+from cortext_bench.speech_llm import materials
+from cortext_bench.speech_llm.compare import (
     CACHED,
     CLAIM,
     Measuring,
@@ -24,22 +30,17 @@ from cortext.bench.speech_llm.compare import (
     holds,
     settings,
 )
-from cortext.bench.speech_llm.materials import CacheOrder, GivenMaterials, prepare, random_audio_llm
-from cortext.bench.speech_llm.worker import RunningSetting, begin
-from cortext.bench.training.data import Recording
-from cortext.bench.workers import Missing, WorkerProcess
-from cortext.cli import bench_llm, run
-from cortext.config import to_mapping
-from cortext.decoding.llm.neural.train_neural import NeuralOptions
-from cortext.errors import ConfigError, DataError
-from cortext.memory import memory, restart_peak
-from cortext.models.precision import autocast
-from cortext.speechllm.audio_llm.assemble import TowerOptions
-from cortext.speechllm.audio_llm.model import AudioLLM
-from cortext.speechllm.config import read_speech_config
-from cortext.speechllm.targets.build import LiveTargets, build_cache, sentences_of_data
-from cortext.speechllm.targets.cache import TargetCache, write_targets
-from cortext.voices import open_voice
+from cortext_bench.speech_llm.materials import CacheOrder, GivenMaterials, prepare, random_audio_llm
+from cortext_bench.speech_llm.worker import RunningSetting, begin
+from cortext_bench.training.data import Recording
+from cortext_bench.workers import Missing, WorkerProcess
+from cortext_live.voices import open_voice
+from cortext_lm.neural.train_neural import NeuralOptions
+from cortext_speechllm.audio_llm.assemble import TowerOptions
+from cortext_speechllm.audio_llm.model import AudioLLM
+from cortext_speechllm.config import read_speech_config
+from cortext_speechllm.targets.build import LiveTargets, build_cache, sentences_of_data
+from cortext_speechllm.targets.cache import TargetCache, write_targets
 
 TINY = Recording(n_sessions=2, trials_per_session=4, n_features=8, bins=0, preset="tiny")
 SMALL = ("model.n_units=8", "model.n_layers=1", "dataset.batch_size=4", "dataset.days_per_batch=2")

@@ -67,9 +67,9 @@ def test_the_page_says_what_was_measured_where():
 
 def test_what_is_computed_for_published_models_is_what_the_shapes_say():
     pytest.importorskip("transformers")
-    from cortext.speechllm.audio_llm.cost import facts_of
-    from cortext.speechllm.config import read_speech_config
-    from cortext.speechllm.memory import estimate
+    from cortext_speechllm.audio_llm.cost import facts_of
+    from cortext_speechllm.config import read_speech_config
+    from cortext_speechllm.memory import estimate
 
     found = {}
     for name in ("Qwen/Qwen2-Audio-7B-Instruct", "lmms-lab/Aero-1-Audio-1.5B"):

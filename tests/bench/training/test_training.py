@@ -5,18 +5,18 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
-from cortext.bench.training import compare
-from cortext.bench.training.compare import TrainingPlan, TrainingShape, ratios, shapes, too_large
-from cortext.bench.training.curves import training_curves
-from cortext.bench.training.data import Recording, ReleaseBatches
-from cortext.bench.training.restated import RestatedSide
-from cortext.bench.training.sides import PARTS, Clock, SidePlan
-from cortext.bench.training.worker import busy_share
-from cortext.bench.workers import Missing
 from cortext.cli import run
 from cortext.data import DayBalancedSampler, open_packed
 from cortext.errors import ConfigError
 from cortext.training import read_train_config
+from cortext_bench.training import compare
+from cortext_bench.training.compare import TrainingPlan, TrainingShape, ratios, shapes, too_large
+from cortext_bench.training.curves import training_curves
+from cortext_bench.training.data import Recording, ReleaseBatches
+from cortext_bench.training.restated import RestatedSide
+from cortext_bench.training.sides import PARTS, Clock, SidePlan
+from cortext_bench.training.worker import busy_share
+from cortext_bench.workers import Missing
 
 TINY = Recording(n_sessions=3, trials_per_session=6, n_features=4, bins=80)
 OVERRIDES = ("model.n_units=8", "dataset.batch_size=4")
@@ -184,7 +184,7 @@ def test_the_restated_transformer_is_left_out_where_it_has_no_counterpart(tmp_pa
 
 @pytest.mark.slow
 def test_without_the_yardstick_ours_is_measured_alone(tiny_shapes, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("cortext.bench.training.sides.YARDSTICK", tmp_path / "absent.py")
+    monkeypatch.setattr("cortext_bench.training.sides.YARDSTICK", tmp_path / "absent.py")
     command = [
         "bench",
         "training",

@@ -12,9 +12,9 @@ from foreign_nwb import write_falcon, written_cues
 from cortext.cli import run as cortext
 from cortext.data import read_trials
 from cortext.data.checks import FaultError
-from cortext.data.readers.falcon import cue_of, falcon_h2, sentence_of, session_of
-from cortext.data.readers.importing import import_source
 from cortext.errors import DataError
+from cortext_data.readers.falcon import cue_of, falcon_h2, sentence_of, session_of
+from cortext_data.readers.importing import import_source
 
 DAY = "2022.05.18"
 CALIB = f"held_in_calib/T5_{DAY}_held_in_calib.nwb"

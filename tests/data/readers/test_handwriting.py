@@ -7,10 +7,10 @@ from foreign_matlab import column, save_v5, texts
 
 from cortext.cli import run as cortext
 from cortext.data import open_dataset
-from cortext.data.readers.handwriting import handwriting
-from cortext.data.readers.importing import import_source
 from cortext.errors import ConfigError, DataError
 from cortext.text.inventory import HANDWRITING
+from cortext_data.readers.handwriting import handwriting
+from cortext_data.readers.importing import import_source
 
 FIRST, SECOND = files.HANDWRITING_DAYS
 

@@ -11,11 +11,11 @@ from refusals import complaint
 
 from cortext.data import open_dataset
 from cortext.data.checks import FaultError
-from cortext.data.readers import importing
-from cortext.data.readers.importing import import_source
-from cortext.data.readers.recording import Block, Contents, RecordedTrial, Recording, Source
 from cortext.data.scaling import Scale
 from cortext.errors import ConfigError, DataError
+from cortext_data.readers import importing
+from cortext_data.readers.importing import import_source
+from cortext_data.readers.recording import Block, Contents, RecordedTrial, Recording, Source
 
 SENTENCES = ("Hello, world!", "Good day to you.", "I am here.")
 

@@ -9,9 +9,9 @@ from foreign_matlab import cells, column, save_v5, save_v73, texts
 
 from cortext.cli import run as cortext
 from cortext.data import open_dataset
-from cortext.data.readers.importing import import_source
-from cortext.data.readers.inner_speech import Cue, inner_speech
 from cortext.errors import ConfigError, DataError
+from cortext_data.readers.importing import import_source
+from cortext_data.readers.inner_speech import Cue, inner_speech
 
 NAME = "t12.2023.05.12_isolatedVerbalBehaviors_raw.mat"
 DAY = "t12.2023.05.12"

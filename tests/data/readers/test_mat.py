@@ -14,9 +14,9 @@ from foreign_matlab import cells, column, save_v5, save_v73, texts
 from refusals import harmless, refused
 
 from cortext.data import open_dataset
-from cortext.data.readers.importing import import_source
-from cortext.data.readers.mat import mat
-from cortext.data.readers.recording import Contents, RecordedTrial
+from cortext_data.readers.importing import import_source
+from cortext_data.readers.mat import mat
+from cortext_data.readers.recording import Contents, RecordedTrial
 
 Save = Callable[[Path, Mapping[str, object]], None]
 HEAD = "format: cortext-mapping\nformat_version: 1\nreader: mat\nparticipant: t99\n"

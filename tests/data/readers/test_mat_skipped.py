@@ -11,9 +11,9 @@ from refusals import refused
 
 from cortext.cli import run
 from cortext.data import open_dataset
-from cortext.data.readers.importing import Imported, import_source
-from cortext.data.readers.mapped.inspect_mat import inspect_mat
-from cortext.data.readers.mat import mat
+from cortext_data.readers.importing import Imported, import_source
+from cortext_data.readers.mapped.inspect_mat import inspect_mat
+from cortext_data.readers.mat import mat
 
 HEAD = "format: cortext-mapping\nformat_version: 1\nreader: mat\nparticipant: t99\nbin_ms: 20\n"
 CELLS = HEAD + "features: [{name: tx, kind: counts}]\ntrials: {layout: cells}\n"

@@ -24,8 +24,8 @@ from lab_nwb import (
 
 from cortext.data import open_dataset
 from cortext.data.checks import FaultError
-from cortext.data.readers.importing import import_source
-from cortext.data.readers.nwb import binned, nwb
+from cortext_data.readers.importing import import_source
+from cortext_data.readers.nwb import binned, nwb
 
 RIG = f"""{HEAD}
 participant: t99

@@ -18,8 +18,8 @@ from lab_nwb import (
 from refusals import refused
 
 from cortext.data import open_dataset
-from cortext.data.readers.importing import import_source
-from cortext.data.readers.nwb import nwb
+from cortext_data.readers.importing import import_source
+from cortext_data.readers.nwb import nwb
 
 
 @pytest.mark.parametrize(

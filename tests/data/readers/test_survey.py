@@ -12,8 +12,8 @@ import pytest
 
 from cortext.cli import run
 from cortext.data import open_dataset
-from cortext.data.readers.importing import Imported, import_source
-from cortext.data.readers.recording import (
+from cortext_data.readers.importing import Imported, import_source
+from cortext_data.readers.recording import (
     Block,
     Contents,
     FeatureGroup,
@@ -21,7 +21,7 @@ from cortext.data.readers.recording import (
     Recording,
     Source,
 )
-from cortext.data.readers.survey import Survey
+from cortext_data.readers.survey import Survey
 
 RNG = np.random.default_rng(7)
 DAYS = ("t9.2025.01.01", "t9.2025.01.02")

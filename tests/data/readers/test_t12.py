@@ -13,11 +13,11 @@ from refusals import complaint
 
 from cortext.cli import run
 from cortext.data import open_dataset
-from cortext.data.readers.importing import import_source
-from cortext.data.readers.t12 import t12
 from cortext.errors import ConfigError, DataError
 from cortext.text import to_phonemes
 from cortext.text.inventory import RELEASE
+from cortext_data.readers.importing import import_source
+from cortext_data.readers.t12 import t12
 
 FIRST, SECOND = T12_DAYS
 SAID = ("Hi there.", "It's me!", "Oh, no.", "We see you?", "Not yet.")

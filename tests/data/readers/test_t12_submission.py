@@ -11,12 +11,12 @@ from small_training import legible_config
 from stand_in import BINS, SENTENCES
 
 from cortext.cli import run
-from cortext.data.readers.importing import import_source
-from cortext.data.readers.t12 import t12
 from cortext.decoding.ngram import LanguageModel
 from cortext.text import to_phonemes
 from cortext.text.inventory import RELEASE
 from cortext.training import train
+from cortext_data.readers.importing import import_source
+from cortext_data.readers.t12 import t12
 
 HOLDOUT = {T12_DAYS[0]: (6, 1, 4), T12_DAYS[1]: (0, 7)}
 """Numbers of the sentences that the participant attempts in the holdout."""

@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cortext.data.readers.t15_analyses import (
+from cortext.errors import DataError
+from cortext.text.inventory import LM, RELEASE, Inventory
+from cortext_published.t15_analyses import (
     CopyTrial,
     PersonalUse,
     find_order,
     read_analyses,
 )
-from cortext.errors import DataError
-from cortext.text.inventory import LM, RELEASE, Inventory
 
 # "he" as HH IY: a blank between two IY, which the release makes one.
 FRAMES = ["BLANK", "HH", "HH", "BLANK", "IY", "BLANK", "IY", "SIL", "SIL", "BLANK"]

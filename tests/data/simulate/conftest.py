@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cortext.data.simulate import simulate, write
+from cortext_data.simulate import simulate, write
 
 
 @dataclass(frozen=True)

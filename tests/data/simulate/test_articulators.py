@@ -1,10 +1,10 @@
 import numpy as np
 import pytest
 
-from cortext.data.simulate.articulators import ARTICULATORS, articulate, targets
-from cortext.data.simulate.config import PRESETS
-from cortext.data.simulate.speech import STEPS_PER_BIN, TimedPhonemes, utter
 from cortext.text.inventory import ARPABET, RELEASE
+from cortext_data.simulate.articulators import ARTICULATORS, articulate, targets
+from cortext_data.simulate.config import PRESETS
+from cortext_data.simulate.speech import STEPS_PER_BIN, TimedPhonemes, utter
 
 LIPS, ROUNDING, VELUM = (ARTICULATORS.index(name) for name in ("lips", "rounding", "velum"))
 

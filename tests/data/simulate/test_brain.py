@@ -3,8 +3,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from cortext.data.simulate.brain import Electrodes, electrodes, vocabulary
-from cortext.data.simulate.config import PRESETS
+from cortext_data.simulate.brain import Electrodes, electrodes, vocabulary
+from cortext_data.simulate.config import PRESETS
 
 CONFIG = replace(PRESETS["t15"], seed=3)
 

@@ -4,13 +4,13 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from cortext.data.simulate.brain import electrodes
-from cortext.data.simulate.config import PRESETS
-from cortext.data.simulate.idle import KINDS, IdleConfig, Recording, continuous, heard_weights
-from cortext.data.simulate.plan import Prompt
-from cortext.data.simulate.speech import utter, with_pauses
 from cortext.errors import ConfigError
 from cortext.text.pronunciation import pronounced
+from cortext_data.simulate.brain import electrodes
+from cortext_data.simulate.config import PRESETS
+from cortext_data.simulate.idle import KINDS, IdleConfig, Recording, continuous, heard_weights
+from cortext_data.simulate.plan import Prompt
+from cortext_data.simulate.speech import utter, with_pauses
 
 QUIET = replace(
     PRESETS["demo"],

@@ -17,16 +17,16 @@ from cortext.cli import run
 from cortext.config import with_overrides
 from cortext.data import open_dataset, open_packed
 from cortext.data.conventions import Conventions
-from cortext.data.simulate import PRESETS, preset_config, simulate
-from cortext.data.simulate.brain import Electrodes, electrodes, later_in_day, vocabulary
-from cortext.data.simulate.config import SimulatorConfig
-from cortext.data.simulate.material import material_of
-from cortext.data.simulate.months import drift_factor, events, later_days, later_trials
-from cortext.data.simulate.plan import PlannedBlock, PlannedDay, PlannedTrial, Prompt, plan_days
-from cortext.data.simulate.write import simulate_block
 from cortext.errors import ConfigError
 from cortext.text import normalize
 from cortext.text.lexicon import Lexicon
+from cortext_data.simulate import PRESETS, preset_config, simulate
+from cortext_data.simulate.brain import Electrodes, electrodes, later_in_day, vocabulary
+from cortext_data.simulate.config import SimulatorConfig
+from cortext_data.simulate.material import material_of
+from cortext_data.simulate.months import drift_factor, events, later_days, later_trials
+from cortext_data.simulate.plan import PlannedBlock, PlannedDay, PlannedTrial, Prompt, plan_days
+from cortext_data.simulate.write import simulate_block
 
 MONTHS = PRESETS["months"]
 STEADY = replace(
@@ -368,7 +368,7 @@ def test_share_of_the_sentences_ends_with_a_name_that_no_lexicon_has():
 
 def handwritten_names() -> list[str]:
     """The names of the package."""
-    folder = resources.files("cortext.data.simulate") / "text"
+    folder = resources.files("cortext_data.simulate") / "text"
     return (folder / "names.txt").read_text().lower().split()
 
 

@@ -3,13 +3,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from cortext.data.simulate.articulators import articulate
-from cortext.data.simulate.brain import electrodes
-from cortext.data.simulate.config import PRESETS, SimulatorConfig
-from cortext.data.simulate.neural import autoregressive, drive, max_lead_bins, poisson, record
-from cortext.data.simulate.speech import utter
-from cortext.data.simulate.streams import Purpose, stream
 from cortext.text import to_phonemes
+from cortext_data.simulate.articulators import articulate
+from cortext_data.simulate.brain import electrodes
+from cortext_data.simulate.config import PRESETS, SimulatorConfig
+from cortext_data.simulate.neural import autoregressive, drive, max_lead_bins, poisson, record
+from cortext_data.simulate.speech import utter
+from cortext_data.simulate.streams import Purpose, stream
 
 CONFIG = replace(PRESETS["demo"], seed=5)
 PHONEMES = to_phonemes("could you close the window before dinner")

@@ -18,16 +18,16 @@ import spanish_lexicon
 from cortext.cli import run
 from cortext.data import open_dataset
 from cortext.data.conventions import Conventions
-from cortext.data.simulate import PRESETS, simulate
-from cortext.data.simulate.articulators import APART, ARTICULATORS, articulate, targets
-from cortext.data.simulate.brain import electrodes
-from cortext.data.simulate.config import SPANISH, preset_config
-from cortext.data.simulate.material import EXAMPLES
-from cortext.data.simulate.neural import record
-from cortext.data.simulate.speech import relative_durations, utter, with_pauses
 from cortext.errors import CortextError
 from cortext.text import CHARACTERS, HANDWRITING, RELEASE, Inventory, Lexicon
 from cortext.text.language import LANGUAGES
+from cortext_data.simulate import PRESETS, simulate
+from cortext_data.simulate.articulators import APART, ARTICULATORS, articulate, targets
+from cortext_data.simulate.brain import electrodes
+from cortext_data.simulate.config import SPANISH, preset_config
+from cortext_data.simulate.material import EXAMPLES
+from cortext_data.simulate.neural import record
+from cortext_data.simulate.speech import relative_durations, utter, with_pauses
 
 TINY = PRESETS["tiny"]
 FOLDER = EXAMPLES["spanish"]

@@ -6,10 +6,10 @@ from datetime import date
 import pytest
 
 from cortext.config import with_overrides
-from cortext.data.simulate.config import PRESETS, preset_config
-from cortext.data.simulate.plan import PlannedDay, Prompt, plan_days, trial_counts
-from cortext.data.simulate.streams import Purpose, stream
 from cortext.errors import ConfigError
+from cortext_data.simulate.config import PRESETS, preset_config
+from cortext_data.simulate.plan import PlannedDay, Prompt, plan_days, trial_counts
+from cortext_data.simulate.streams import Purpose, stream
 
 
 def planned(preset: str) -> list[PlannedDay]:

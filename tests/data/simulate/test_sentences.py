@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cortext.data.simulate import grammar
-from cortext.data.simulate.sentences import handwritten, read_sentences, splits
 from cortext.errors import TextError
 from cortext.text import Lexicon, normalize, pronounce
+from cortext_data.simulate import grammar
+from cortext_data.simulate.sentences import handwritten, read_sentences, splits
 
 TINY = (40, 12, 6)
 DEMO = (1300, 160, 100)

@@ -1,16 +1,16 @@
 import numpy as np
 import pytest
 
-from cortext.data.simulate.config import PRESETS, preset_config
-from cortext.data.simulate.speech import (
+from cortext.text import to_phonemes, to_tokens
+from cortext.text.inventory import RELEASE
+from cortext_data.simulate.config import PRESETS, preset_config
+from cortext_data.simulate.speech import (
     STEP_MS,
     STEPS_PER_BIN,
     gamma_quantiles,
     speaking_rate,
     utter,
 )
-from cortext.text import to_phonemes, to_tokens
-from cortext.text.inventory import RELEASE
 
 DEMO = PRESETS["demo"]
 SENTENCES = (

@@ -1,11 +1,11 @@
 import numpy as np
 import pytest
 
-from cortext.data.simulate.brain import electrodes
-from cortext.data.simulate.config import PRESETS
-from cortext.data.simulate.plan import PlannedBlock, PlannedDay, PlannedTrial, Prompt
-from cortext.data.simulate.statistics import LAGS, mean_statistics, signal_statistics
-from cortext.data.simulate.write import simulate_block
+from cortext_data.simulate.brain import electrodes
+from cortext_data.simulate.config import PRESETS
+from cortext_data.simulate.plan import PlannedBlock, PlannedDay, PlannedTrial, Prompt
+from cortext_data.simulate.statistics import LAGS, mean_statistics, signal_statistics
+from cortext_data.simulate.write import simulate_block
 
 RNG = np.random.default_rng(0)
 

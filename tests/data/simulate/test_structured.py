@@ -8,17 +8,17 @@ import numpy as np
 import pytest
 
 from cortext.data import open_dataset
-from cortext.data.simulate import PRESETS, SimulatorConfig, preset_config, simulate
-from cortext.data.simulate.articulators import articulate
-from cortext.data.simulate.brain import electrodes
-from cortext.data.simulate.neural import max_lead_bins, record
-from cortext.data.simulate.plan import PlannedBlock, PlannedDay, PlannedTrial, Prompt
-from cortext.data.simulate.speech import utter
-from cortext.data.simulate.streams import Purpose, stream
-from cortext.data.simulate.structured import BlockNoise, TrialNoise, oscillations, waveform
-from cortext.data.simulate.write import simulate_block
 from cortext.errors import ConfigError
 from cortext.text import to_phonemes
+from cortext_data.simulate import PRESETS, SimulatorConfig, preset_config, simulate
+from cortext_data.simulate.articulators import articulate
+from cortext_data.simulate.brain import electrodes
+from cortext_data.simulate.neural import max_lead_bins, record
+from cortext_data.simulate.plan import PlannedBlock, PlannedDay, PlannedTrial, Prompt
+from cortext_data.simulate.speech import utter
+from cortext_data.simulate.streams import Purpose, stream
+from cortext_data.simulate.structured import BlockNoise, TrialNoise, oscillations, waveform
+from cortext_data.simulate.write import simulate_block
 
 TINY = PRESETS["tiny"]
 NOISY = replace(PRESETS["demo"], seed=4, structured_noise=1.0)

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from cortext.data import open_dataset
-from cortext.data.simulate import PRESETS, simulate
-from cortext.data.simulate.brain import electrodes
-from cortext.data.simulate.plan import PlannedBlock, PlannedDay, PlannedTrial, Prompt
-from cortext.data.simulate.write import simulate_block, zscore
 from cortext.data.trial import Trial
 from cortext.errors import CortextError, DataError, TextError
 from cortext.text import normalize, to_phonemes
 from cortext.text.inventory import RELEASE
+from cortext_data.simulate import PRESETS, simulate
+from cortext_data.simulate.brain import electrodes
+from cortext_data.simulate.plan import PlannedBlock, PlannedDay, PlannedTrial, Prompt
+from cortext_data.simulate.write import simulate_block, zscore
 
 TINY = PRESETS["tiny"]
 
@@ -46,7 +46,7 @@ def test_days_that_are_soon_made_start_no_process(simulated, tmp_path, monkeypat
         raise AssertionError("a process")
 
     assert simulated.pools == []
-    monkeypatch.setattr("cortext.data.simulate.write.ProcessPoolExecutor", pool)
+    monkeypatch.setattr("cortext_data.simulate.write.ProcessPoolExecutor", pool)
     with pytest.raises(AssertionError, match="a process"):
         simulate(tmp_path / "more", "tiny", workers=2)
 

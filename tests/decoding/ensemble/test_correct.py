@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cortext.decoding.ensemble import Candidate, Candidates, EnsembleOptions, combine
-from cortext.decoding.ensemble.candidates import weighted
-from cortext.decoding.ensemble.correct import LargeCorrector, prompt_for, written
-from cortext.decoding.ensemble.rover import NULL, build_network
 from cortext.errors import DecodingError, LanguageModelError
+from cortext_lm.ensemble import Candidate, Candidates, EnsembleOptions, combine
+from cortext_lm.ensemble.candidates import weighted
+from cortext_lm.ensemble.correct import LargeCorrector, prompt_for, written
+from cortext_lm.ensemble.rover import NULL, build_network
 
 WORDS = ["how", "are", "you", "who", "our", "today", "to", "day", "i", "a"]
 
@@ -181,7 +181,7 @@ def tiny(tmp_path_factory):
     pytest.importorskip("transformers")
     from tiny_llm import save_tiny_lm
 
-    from cortext.decoding.llm.model import CausalLM
+    from cortext_lm.llm.model import CausalLM
 
     return LargeCorrector(
         CausalLM.load(save_tiny_lm(tmp_path_factory.mktemp("tiny")), device="cpu")

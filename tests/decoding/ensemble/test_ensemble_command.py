@@ -10,13 +10,13 @@ from refusals import complaint
 
 from cortext.cli import run
 from cortext.decoding import Decoder
-from cortext.decoding.ensemble import EnsembleOptions, average, combine_runs
 from cortext.decoding.fake import fake_log_probs
 from cortext.decoding.log_probs import log_softmax
 from cortext.decoding.nbest import hypothesis_json
 from cortext.decoding.ngram import LanguageModel
 from cortext.text.inventory import RELEASE
 from cortext.text.metrics import error_rate
+from cortext_lm.ensemble import EnsembleOptions, average, combine_runs
 
 SENTENCES = ["how are you", "see you soon", "thank you very much", "good morning"]
 

@@ -8,9 +8,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from cortext.decoding.ensemble import Candidates, EnsembleOptions
-from cortext.decoding.ensemble.candidates import weighted
-from cortext.decoding.ensemble.correct import ANSWER, prompt_for
+from cortext_lm.ensemble import Candidates, EnsembleOptions
+from cortext_lm.ensemble.candidates import weighted
+from cortext_lm.ensemble.correct import ANSWER, prompt_for
 
 ROOT = Path(__file__).resolve().parents[3]
 GUIDE, CORRECTION, LISTS, DEMO = (

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from cortext.decoding.ensemble import Candidate, Candidates, EnsembleOptions
-from cortext.decoding.ensemble.fit import choose, count_errors, cross_validate, fit, tried_options
 from cortext.errors import ConfigError, DataError, DecodingError
+from cortext_lm.ensemble import Candidate, Candidates, EnsembleOptions
+from cortext_lm.ensemble.fit import choose, count_errors, cross_validate, fit, tried_options
 
 
 def test_the_first_options_stay_unless_others_lead_by_more_than_the_noise():

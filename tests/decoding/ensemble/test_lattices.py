@@ -11,7 +11,10 @@ from search_oracle import all_scores
 
 from cortext.cli import run
 from cortext.decoding import Decoder, DecoderOptions
-from cortext.decoding.ensemble import (
+from cortext.decoding.ngram import LanguageModel
+from cortext.errors import DecodingError
+from cortext.text.inventory import RELEASE
+from cortext_lm.ensemble import (
     Candidate,
     Candidates,
     EnsembleOptions,
@@ -20,11 +23,8 @@ from cortext.decoding.ensemble import (
     combine_runs,
     read_evaluations,
 )
-from cortext.decoding.ensemble.candidates import weighted
-from cortext.decoding.ensemble.posteriors import read_lattices
-from cortext.decoding.ngram import LanguageModel
-from cortext.errors import DecodingError
-from cortext.text.inventory import RELEASE
+from cortext_lm.ensemble.candidates import weighted
+from cortext_lm.ensemble.posteriors import read_lattices
 
 ENTRIES = [("a", "AA", 1.0), ("b", "B", 0.3), ("c", "AA B", 1.0), ("d", "B", 1.0)]
 GRAMS = Grams.random(2, seed=1)

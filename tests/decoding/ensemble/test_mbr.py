@@ -7,10 +7,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from cortext.decoding.ensemble import Candidate, Candidates, EnsembleOptions
-from cortext.decoding.ensemble.candidates import Weighted, least_risk, risks, sentence_of, weighted
 from cortext.errors import DecodingError
 from cortext.text.normalize import normalize
+from cortext_lm.ensemble import Candidate, Candidates, EnsembleOptions
+from cortext_lm.ensemble.candidates import Weighted, least_risk, risks, sentence_of, weighted
 
 
 def of(text, weight):

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from scipy.special import log_softmax, logsumexp
 
-from cortext.decoding.ensemble import average
-from cortext.decoding.ensemble.candidates import Candidates
-from cortext.decoding.ensemble.posteriors import read_average
 from cortext.errors import DataError, DecodingError
 from cortext.text.inventory import LM, RELEASE
+from cortext_lm.ensemble import average
+from cortext_lm.ensemble.candidates import Candidates
+from cortext_lm.ensemble.posteriors import read_average
 
 N_TOKENS = len(RELEASE)
 

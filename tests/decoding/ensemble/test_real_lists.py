@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from cortext.decoding.ensemble import EnsembleOptions, combine_lists
+from cortext_lm.ensemble import EnsembleOptions, combine_lists
 
 T15, T12 = "nbest/t15_val_even.jsonl", "phonemes/t12_val_even.jsonl"
 FIELD = "wfst_seed_hypotheses"

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cortext.decoding.ensemble import Candidate, Candidates, EnsembleOptions, combine
-from cortext.decoding.ensemble.candidates import Weighted, weighted
-from cortext.decoding.ensemble.rover import NULL, build_network, vote, vote_with_lm, word_scores
 from cortext.text.metrics import edit_counts
+from cortext_lm.ensemble import Candidate, Candidates, EnsembleOptions, combine
+from cortext_lm.ensemble.candidates import Weighted, weighted
+from cortext_lm.ensemble.rover import NULL, build_network, vote, vote_with_lm, word_scores
 
 PLAIN = EnsembleOptions()
 

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from cortext.decoding.ensemble import Candidate, combine, read_evaluations, read_lists
 from cortext.errors import DataError
+from cortext_lm.ensemble import Candidate, combine, read_evaluations, read_lists
 
 
 def line(number, *texts, reference="so it is", **more):

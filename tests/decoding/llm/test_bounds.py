@@ -13,13 +13,13 @@ import pytest
 import transformers
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
-from cortext.decoding.llm.adapter_bounds import check_adapter
-from cortext.decoding.llm.loading import check_config, check_made, read_tokenizer
-from cortext.decoding.llm.model import CausalLM
-from cortext.decoding.llm.patterns import cost
-from cortext.decoding.llm.tokenizer_bounds import MOST_GROWTH, check_tokenizer
-from cortext.decoding.llm.weight_files import check_weight_files
 from cortext.errors import LanguageModelError
+from cortext_lm.llm.adapter_bounds import check_adapter
+from cortext_lm.llm.loading import check_config, check_made, read_tokenizer
+from cortext_lm.llm.model import CausalLM
+from cortext_lm.llm.patterns import cost
+from cortext_lm.llm.tokenizer_bounds import MOST_GROWTH, check_tokenizer
+from cortext_lm.llm.weight_files import check_weight_files
 
 TOKENIZERS = {
     "GPT-2": r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from tiny_llm import bpe_tokenizer
 
-from cortext.decoding.llm import render_template
-from cortext.decoding.llm.chat_template import render
+from cortext_lm.llm import render_template
+from cortext_lm.llm.chat_template import render
 
 CHAT = [
     {"role": "system", "content": "Be brief."},
@@ -84,7 +84,7 @@ def test_a_template_without_bounds_is_one_line(
     shorter = Path(render_template.__file__).read_text().replace("MOST_CPU_S = 5", "MOST_CPU_S = 1")
     (tmp_path / "program.py").write_text(shorter)
     monkeypatch.setattr(render_template, "__file__", str(tmp_path / "program.py"))
-    monkeypatch.setattr("cortext.decoding.llm.chat_template.MOST_CPU_S", 1)
+    monkeypatch.setattr("cortext_lm.llm.chat_template.MOST_CPU_S", 1)
     before = resource.getrlimit(resource.RLIMIT_AS)
     with pytest.raises(ValueError, match=says) as caught:
         render(template, CHAT, tokenizer)

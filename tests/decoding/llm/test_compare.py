@@ -15,9 +15,11 @@ import pytest
 import torch
 
 from cortext.cli import run
-from cortext.decoding.llm.loading import save_model
-from cortext.decoding.llm.model import CausalLM
-from cortext.decoding.llm.neural.compare import (
+from cortext.decoding.ngram import LanguageModel
+from cortext.errors import LanguageModelError
+from cortext_lm.llm.loading import save_model
+from cortext_lm.llm.model import CausalLM
+from cortext_lm.neural.compare import (
     Events,
     _report,
     compare,
@@ -27,10 +29,8 @@ from cortext.decoding.llm.neural.compare import (
     mixed,
     word_log_probs,
 )
-from cortext.decoding.llm.neural.pieces import train_pieces
-from cortext.decoding.llm.neural.train_neural import NeuralOptions, new_network, train_neural
-from cortext.decoding.ngram import LanguageModel
-from cortext.errors import LanguageModelError
+from cortext_lm.neural.pieces import train_pieces
+from cortext_lm.neural.train_neural import NeuralOptions, new_network, train_neural
 
 TEXT = ["a bad cab", "dab a bed", "a cab", "bed a dab a cab", "bad"]
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from cortext.cli import run
-from cortext.decoding.llm.model import CausalLM
 from cortext.errors import MissingLibrary
+from cortext_lm.llm.model import CausalLM
 
 
 @pytest.mark.slow
@@ -36,7 +36,7 @@ def test_the_demo_says_at_once_what_is_not_installed(tmp_path: Path, monkeypatch
     def missing(module: str, extra: str) -> None:
         raise MissingLibrary(f"{module} is not installed", fix=f"pip install '.[{extra}]'")
 
-    monkeypatch.setattr("cortext.demo.need", missing)
+    monkeypatch.setattr("cortext_data.demo.need", missing)
     assert run(["demo", "--preset", "tiny", "--llm", "--out", str(tmp_path / "demo")]) == 2
     assert (
         capsys.readouterr().err == "cortext: transformers is not installed; pip install '.[llm]'\n"

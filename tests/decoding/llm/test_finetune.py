@@ -13,13 +13,13 @@ import torch
 import transformers
 
 from cortext.cli import run
-from cortext.decoding.llm.finetune import FinetuneOptions, _Finetuning, finetune, rows
-from cortext.decoding.llm.loading import save_model
-from cortext.decoding.llm.model import CausalLM
-from cortext.decoding.llm.neural.pieces import train_pieces
-from cortext.decoding.llm.neural.train_neural import NeuralOptions, new_network
-from cortext.decoding.llm.scoring import score_texts
 from cortext.errors import LanguageModelError
+from cortext_lm.llm.finetune import FinetuneOptions, _Finetuning, finetune, rows
+from cortext_lm.llm.loading import save_model
+from cortext_lm.llm.model import CausalLM
+from cortext_lm.llm.scoring import score_texts
+from cortext_lm.neural.pieces import train_pieces
+from cortext_lm.neural.train_neural import NeuralOptions, new_network
 
 LEARNT = [
     "please call my sister tomorrow",
@@ -249,7 +249,7 @@ def test_memory_that_runs_out_is_one_line(tiny_lm_dir, texts, tmp_path, monkeypa
     def full(*arguments: Any, **named: Any) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
 
-    monkeypatch.setattr("cortext.decoding.llm.finetune.padded", full)
+    monkeypatch.setattr("cortext_lm.llm.finetune.padded", full)
     with pytest.raises(
         Exception, match="not enough memory to finetune the model; use fewer --batch-tokens"
     ):

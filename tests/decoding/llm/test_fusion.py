@@ -22,13 +22,13 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from cortext.decoding import Decoder
 from cortext.decoding.engine import LiveBatch
 from cortext.decoding.fake import fake_log_probs
-from cortext.decoding.llm import fusion
-from cortext.decoding.llm.cache_kind import CacheKind, cache_kind
-from cortext.decoding.llm.fusion import Fusion, FusionStats
-from cortext.decoding.llm.large_model import LLM
-from cortext.decoding.llm.model import CausalLM
 from cortext.decoding.ngram import LanguageModel
 from cortext.decoding.options import DecoderOptions
+from cortext_lm.llm import fusion
+from cortext_lm.llm.cache_kind import CacheKind, cache_kind
+from cortext_lm.llm.fusion import Fusion, FusionStats
+from cortext_lm.llm.large_model import LLM
+from cortext_lm.llm.model import CausalLM
 
 
 class NgramNetwork(torch.nn.Module):
@@ -291,7 +291,7 @@ def test_any_chunking_and_any_number_of_threads_give_the_same(lm_dir, tiny):
 def test_a_model_that_is_not_read_as_a_tree_finds_the_same(lm_dir, tiny, monkeypatch, kind):
     decoder = Decoder.from_dir(lm_dir, dict(llm=dict(mode="fusion"))).with_llm(LLM(tiny))
     expected = decoder.decode(posteriors(TEXTS[4], 1.5), "release", context="where to")
-    monkeypatch.setattr("cortext.decoding.llm.cache_kind.cache_kind", lambda _: kind)
+    monkeypatch.setattr("cortext_lm.llm.cache_kind.cache_kind", lambda _: kind)
     found = decoder.decode(posteriors(TEXTS[4], 1.5), "release", context="where to")
     assert found.texts == expected.texts
     assert [each.score for each in found] == pytest.approx(
@@ -539,7 +539,7 @@ def test_a_model_that_fails_leaves_the_ngrams_result(lm_dir, tiny, monkeypatch, 
             return [float("nan")] * len(sequences)
         raise error
 
-    monkeypatch.setattr("cortext.decoding.llm.tree.TokenTree.score", failing)
+    monkeypatch.setattr("cortext_lm.llm.tree.TokenTree.score", failing)
     decoder = Decoder.from_dir(lm_dir, dict(llm=dict(mode="fusion", weight=0.2))).with_llm(
         LLM(tiny)
     )
@@ -618,7 +618,7 @@ def test_an_interpreter_ends_though_utterances_have_not():
     code = """
 import sys, time
 from types import SimpleNamespace
-from cortext.decoding.llm import fusion
+from cortext_lm.llm import fusion
 from cortext.decoding.options import DecoderOptions
 import numpy as np
 

@@ -19,13 +19,13 @@ import torch
 
 from cortext.decoding import Decoder, DecoderOptions, Hypothesis, NBest, Word
 from cortext.decoding.fake import fake_log_probs
-from cortext.decoding.llm import large_model
-from cortext.decoding.llm.augment import augmented
-from cortext.decoding.llm.large_model import LLM
-from cortext.decoding.llm.model import CausalLM
-from cortext.decoding.llm.scoring import TextScore, score_texts
 from cortext.decoding.ngram import LanguageModel
 from cortext.errors import DecodingError, LanguageModelError
+from cortext_lm.llm import large_model
+from cortext_lm.llm.augment import augmented
+from cortext_lm.llm.large_model import LLM
+from cortext_lm.llm.model import CausalLM
+from cortext_lm.llm.scoring import TextScore, score_texts
 
 SAID = {
     "a b": TextScore(-6.0, 2),

@@ -20,11 +20,11 @@ import pytest
 import torch
 from tiny_llm import bpe_tokenizer
 
-from cortext.decoding.llm.explain import explained, out_of_memory
-from cortext.decoding.llm.loading import free_bytes
-from cortext.decoding.llm.model import CausalLM
-from cortext.decoding.llm.scoring import score_texts
 from cortext.errors import LanguageModelError
+from cortext_lm.llm.explain import explained, out_of_memory
+from cortext_lm.llm.loading import free_bytes
+from cortext_lm.llm.model import CausalLM
+from cortext_lm.llm.scoring import score_texts
 
 # peft asks.
 pytestmark = pytest.mark.filterwarnings(
@@ -387,13 +387,13 @@ def test_a_model_that_is_too_large_for_this_machine_is_an_error_before_it_is_rea
     tiny_lm_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     shutil.copy(tiny_lm_dir / "config.json", tmp_path)  # without any weights
-    monkeypatch.setattr("cortext.decoding.llm.loading.free_bytes", lambda: 4 * 39072 - 1)
+    monkeypatch.setattr("cortext_lm.llm.loading.free_bytes", lambda: 4 * 39072 - 1)
     assert (
         _error(tmp_path)
         == f"{tmp_path}: not enough memory to load the model: on a CPU its weights take 0.0 GB, and"
         " 0.0 GB are free; use a smaller model, or a GPU (the device cuda)"
     )
-    monkeypatch.setattr("cortext.decoding.llm.loading.free_bytes", lambda: 4 * 39072)
+    monkeypatch.setattr("cortext_lm.llm.loading.free_bytes", lambda: 4 * 39072)
     assert "its tokenizer cannot be loaded" in _error(tmp_path)
 
 
@@ -473,7 +473,7 @@ def hub() -> Iterator[str]:
 
 LOAD = """
 import resource, sys
-from cortext.decoding.llm.model import CausalLM
+from cortext_lm.llm.model import CausalLM
 from cortext.errors import LanguageModelError
 for name in sys.argv[1:]:
     if name == "lab/large":  # no file may be larger: to a program that writes it is a full disk

@@ -17,13 +17,13 @@ import torch
 import transformers
 
 from cortext.cli import run
-from cortext.decoding.llm.model import CausalLM
-from cortext.decoding.llm.neural.loss import padded, summed_loss
-from cortext.decoding.llm.neural.pieces import BOS, EOS, MARK, encode, starts, train_pieces
-from cortext.decoding.llm.neural.texts import TextSource, batches, read_texts
-from cortext.decoding.llm.neural.train_neural import NeuralOptions, train_neural
 from cortext.errors import LanguageModelError
 from cortext.text.normalize import normalize
+from cortext_lm.llm.model import CausalLM
+from cortext_lm.neural.loss import padded, summed_loss
+from cortext_lm.neural.pieces import BOS, EOS, MARK, encode, starts, train_pieces
+from cortext_lm.neural.texts import TextSource, batches, read_texts
+from cortext_lm.neural.train_neural import NeuralOptions, train_neural
 
 SENTENCES = [
     "i am fine", "how are you", "we will see", "bring me some water", "it's a well-known song", "you are here",
@@ -219,7 +219,7 @@ def test_weights_whose_loss_is_no_number_are_never_kept(tmp_path, monkeypatch):
     def loss(network, *rows):
         return summed_loss(network, *rows) * (1.0 if network.training else next(good))
 
-    monkeypatch.setattr("cortext.decoding.llm.neural.train_neural.summed_loss", loss)
+    monkeypatch.setattr("cortext_lm.neural.train_neural.summed_loss", loss)
     train_neural([tmp_path / "text.txt"], tmp_path / "model", options)
     facts = json.loads(
         (tmp_path / "model" / "cortext.json").read_text(), parse_constant=pytest.fail

@@ -15,10 +15,10 @@ import torch
 from tiny_llm import bpe_tokenizer
 from transformers import OPTConfig
 
-from cortext.decoding.llm import scoring
-from cortext.decoding.llm.model import CausalLM
-from cortext.decoding.llm.scoring import TextScore, score_texts, written_forms
 from cortext.errors import LanguageModelError
+from cortext_lm.llm import scoring
+from cortext_lm.llm.model import CausalLM
+from cortext_lm.llm.scoring import TextScore, score_texts, written_forms
 
 TEXTS = [
     "how are you",

@@ -9,10 +9,10 @@ import torch
 import transformers
 from tiny_llm import bpe_tokenizer
 
-from cortext.decoding.llm.cache_kind import CacheKind, StateTree, UncachedScorer, cache_kind, scorer
-from cortext.decoding.llm.model import CausalLM
-from cortext.decoding.llm.tree import TokenTree
 from cortext.errors import DecodingError
+from cortext_lm.llm.cache_kind import CacheKind, StateTree, UncachedScorer, cache_kind, scorer
+from cortext_lm.llm.model import CausalLM
+from cortext_lm.llm.tree import TokenTree
 
 TOKENIZER = bpe_tokenizer()
 V = len(TOKENIZER)
@@ -120,7 +120,7 @@ def test_a_model_that_takes_nothing_up_again_is_read_from_the_beginning():
 def test_a_tree_is_not_deeper_than_what_all_layers_see(monkeypatch):
     lm = model(CONFIGS["long windows"])
     assert cache_kind(lm) == CacheKind("tree", window=90)
-    monkeypatch.setattr("cortext.decoding.llm.cache_kind.SENTENCE_TOKENS", 80)
+    monkeypatch.setattr("cortext_lm.llm.cache_kind.SENTENCE_TOKENS", 80)
     assert isinstance(scorer(lm, [0] * 10, 64), TokenTree)
     assert isinstance(scorer(lm, [0] * 11, 64), UncachedScorer)
     tree = TokenTree(lm, [0] * 10, window=90)

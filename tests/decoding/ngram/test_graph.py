@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from refusals import complaint, refused
 
-from cortext.bench.decoder.kaldi import _topology_arcs as corrected_topology
 from cortext.cli import run
 from cortext.decoding import Decoder
 from cortext.decoding.fake import fake_log_probs
@@ -20,6 +19,7 @@ from cortext.decoding.ngram.graph import GraphWords, read_graph
 from cortext.decoding.ngram.kaldi import converted, import_kaldi, read_words
 from cortext.decoding.ngram.openfst import Fst, read_fst
 from cortext.text.inventory import LM, RELEASE
+from cortext_bench.decoder.kaldi import _topology_arcs as corrected_topology
 
 pytest.importorskip("kaldifst", reason="makes the graphs")
 pytest.importorskip("kaldilm", reason="makes the graphs")

@@ -13,11 +13,11 @@ from redis_process import wait_for
 
 from cortext.cli import run as cortext
 from cortext.errors import ConfigError
-from cortext.live.brand.parameters import NodeParameters
-from cortext.live.core.chain_follower import LOOK_S
 from cortext.models import load_model, save_model
-from cortext.recalibration.chain import model_folder, open_chain
-from cortext.recalibration.chain_entries import Entry
+from cortext_live.brand.parameters import NodeParameters
+from cortext_live.core.chain_follower import LOOK_S
+from cortext_live.recalibration.chain import model_folder, open_chain
+from cortext_live.recalibration.chain_entries import Entry
 
 
 @pytest.fixture(scope="module")

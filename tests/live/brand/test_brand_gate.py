@@ -8,7 +8,7 @@ from brand_rig import N_FEATURES, Rig, World, make_world
 from redis_process import wait_for
 
 from cortext.evaluation.fitted import weights_checksum
-from cortext.live.core.gate import GateCard, GateNetwork, write_gate
+from cortext_live.core.gate import GateCard, GateNetwork, write_gate
 
 N_TOKENS = 41
 OF_SPEECH = [10, 21, 23, 29, 32]

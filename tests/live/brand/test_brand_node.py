@@ -11,9 +11,9 @@ from page_worlds import SPANISH
 from redis_process import wait_for
 
 from cortext.errors import LiveError, RunError
-from cortext.live.brand.process import run_node
-from cortext.live.core.pipeline import Pipeline
 from cortext.models import load_model, save_model
+from cortext_live.brand.process import run_node
+from cortext_live.core.pipeline import Pipeline
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +44,7 @@ def rig(make_rig):
 @pytest.fixture
 def impatient(monkeypatch):
     """Marks wait a tenth of a second for entries that do not come."""
-    monkeypatch.setattr("cortext.live.brand.control.PATIENCE_S", 0.1)
+    monkeypatch.setattr("cortext_live.brand.control.PATIENCE_S", 0.1)
 
 
 def uint64(value):
@@ -611,7 +611,7 @@ def test_after_a_shutdown_nothing_counts_as_missed(make_rig, world):
 
 
 def test_the_position_stays_before_an_entry_that_waits(rig, world, monkeypatch):
-    monkeypatch.setattr("cortext.live.brand.node.WAIT_S", 30.0)
+    monkeypatch.setattr("cortext_live.brand.node.WAIT_S", 30.0)
     x_TC = world.trials()[0]
     rig.mark("start", 1, 0)
     for bin_C in x_TC[:10]:
@@ -635,7 +635,7 @@ def test_the_position_stays_before_an_entry_that_waits(rig, world, monkeypatch):
 @pytest.mark.parametrize("how", ["a pause", "a mark without a number"])
 def test_the_position_goes_on_when_an_entry_waits_no_longer(rig, world, monkeypatch, how):
     if how != "a pause":
-        monkeypatch.setattr("cortext.live.brand.node.WAIT_S", 30.0)
+        monkeypatch.setattr("cortext_live.brand.node.WAIT_S", 30.0)
     x_TC = world.trials()[0]
     rig.mark("start", 1, 0)
     for n in (*range(10), 11):
@@ -676,7 +676,7 @@ def test_what_others_write_among_the_marks_holds_nothing_up(rig, world, impatien
 
 
 def test_what_waits_when_the_node_is_shut_down_is_decoded(rig, world, monkeypatch):
-    monkeypatch.setattr("cortext.live.brand.node.WAIT_S", 30.0)
+    monkeypatch.setattr("cortext_live.brand.node.WAIT_S", 30.0)
     x_TC = world.trials()[0]
     rig.mark("start", 1, 0)
     for bin_C in x_TC[:79]:

@@ -8,8 +8,8 @@ import pytest
 import yaml
 
 from cortext.errors import ConfigError, DataError
-from cortext.live.brand.entries import EntryReader, index_of
-from cortext.live.brand.parameters import NodeParameters, node_parameters
+from cortext_live.brand.entries import EntryReader, index_of
+from cortext_live.brand.parameters import NodeParameters, node_parameters
 
 
 def graph(parameters, nickname="speech", **more):

@@ -7,8 +7,8 @@ import re
 
 import pytest
 
-from cortext.live.brand.sequence import Sequencer
-from cortext.live.core.redis_streams import Entry
+from cortext_live.brand.sequence import Sequencer
+from cortext_live.core.redis_streams import Entry
 
 
 def sequence(text, bins_per_entry=1, last=None, release=True):

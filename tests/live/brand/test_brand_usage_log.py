@@ -10,10 +10,10 @@ from redis_process import wait_for
 
 from cortext.data.conventions import RELEASE_CONVENTIONS
 from cortext.errors import ConfigError
-from cortext.live.brand.parameters import NodeParameters
-from cortext.recalibration.recorded import LoggedSentences
-from cortext.usage.log import read_log
-from cortext.usage.speaking import is_speaking
+from cortext_live.brand.parameters import NodeParameters
+from cortext_live.recalibration.recorded import LoggedSentences
+from cortext_live.usage.log import read_log
+from cortext_live.usage.speaking import is_speaking
 
 
 @pytest.fixture(scope="module")

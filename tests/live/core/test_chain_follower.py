@@ -11,21 +11,21 @@ from page_process import DAYS, N_FEATURES
 from untrained import untrained_run
 
 from cortext.cli import run as cortext
-from cortext.cli.live import _open
 from cortext.errors import ConfigError, RunError
 from cortext.evaluation.fitted import weights_checksum
-from cortext.live.core import chain_follower
-from cortext.live.core.acoustic_stream import EndpointOptions, PipelineOptions
-from cortext.live.core.chain_follower import speaking_run
-from cortext.live.core.gate import GateCard, GateNetwork, IdleGate
-from cortext.live.core.pipeline import Pipeline
-from cortext.live.page.settings import LiveSettings
-from cortext.live.page.setup import open_decoding
 from cortext.models import load_model, save_model
 from cortext.models.stepping import TorchStepper
-from cortext.recalibration.chain import model_folder, open_chain, read_chain
-from cortext.usage.log import read_log
-from cortext.usage.speaking import is_speaking
+from cortext_live.commands.live import _open
+from cortext_live.core import chain_follower
+from cortext_live.core.acoustic_stream import EndpointOptions, PipelineOptions
+from cortext_live.core.chain_follower import speaking_run
+from cortext_live.core.gate import GateCard, GateNetwork, IdleGate
+from cortext_live.core.pipeline import Pipeline
+from cortext_live.page.settings import LiveSettings
+from cortext_live.page.setup import open_decoding
+from cortext_live.recalibration.chain import model_folder, open_chain, read_chain
+from cortext_live.usage.log import read_log
+from cortext_live.usage.speaking import is_speaking
 
 NEW_DAY = "t15.2023.08.18"
 
@@ -208,7 +208,7 @@ def test_a_damaged_model_never_speaks(page_root, run, tmp_path, caplog):
         pass
     base = read_chain(chain).entries[0].model_name
     settings = LiveSettings(run, page_root / "lm", chain=chain, data=page_root / "data")
-    caplog.set_level("INFO", "cortext.live")
+    caplog.set_level("INFO", "cortext_live")
 
     def problems():
         records = [each for each in caplog.records if each.getMessage() == "chain_not_followed"]

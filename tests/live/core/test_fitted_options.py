@@ -12,10 +12,10 @@ from untrained import untrained_run
 from cortext.cli import run as cortext
 from cortext.decoding import DecoderOptions
 from cortext.evaluation.fitted import write_fitted
-from cortext.live.brand.parameters import NodeParameters
-from cortext.live.brand.process import _load
-from cortext.live.page.settings import LiveSettings
-from cortext.live.page.setup import open_decoding
+from cortext_live.brand.parameters import NodeParameters
+from cortext_live.brand.process import _load
+from cortext_live.page.settings import LiveSettings
+from cortext_live.page.setup import open_decoding
 
 FITTED = DecoderOptions(beam=11, word_score=-1.5, sil_required=True, recombine="max")
 NAMES = ("beam", "word_score", "sil_required", "recombine")
@@ -69,7 +69,7 @@ def test_the_language_model_server_takes_a_runs_options(page_root, run, monkeypa
         def run(self):
             pass
 
-    monkeypatch.setattr("cortext.live.lm_server.server.LMServer", Server)
+    monkeypatch.setattr("cortext_live.lm_server.server.LMServer", Server)
     log = tmp_path / "log"
     parts = ["lm-server", "--lm", page_root / "lm", "--profile", "json", "--log", log]
     assert cortext([str(part) for part in (*parts, "--options", run)]) == 0

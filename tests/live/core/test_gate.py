@@ -8,11 +8,11 @@ from speech_gate import CARD, N_TOKENS, speech_gate
 from cortext.config import from_mapping, to_mapping
 from cortext.data.conventions import RELEASE_CONVENTIONS
 from cortext.errors import ConfigError
-from cortext.live.core.acoustic_stream import EndpointOptions, PipelineOptions
-from cortext.live.core.gate import GateCard, signals
-from cortext.live.core.gate_fit import binomial_high, openings, poisson_high, train
-from cortext.live.core.pipeline import Pipeline
 from cortext.models.card import Conventional, Smoothing
+from cortext_live.core.acoustic_stream import EndpointOptions, PipelineOptions
+from cortext_live.core.gate import GateCard, signals
+from cortext_live.core.gate_fit import binomial_high, openings, poisson_high, train
+from cortext_live.core.pipeline import Pipeline
 
 
 class TokenStepper(Conventional):

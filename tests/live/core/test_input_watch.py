@@ -7,10 +7,10 @@ import pytest
 
 from cortext.data.conventions import Conventions, FeatureRange
 from cortext.errors import DataError
-from cortext.live.core.input_watch import InputWatch
-from cortext.live.core.pipeline import Pipeline
 from cortext.models.card import Conventional, Smoothing
 from cortext.text.inventory import RELEASE
+from cortext_live.core.input_watch import InputWatch
+from cortext_live.core.pipeline import Pipeline
 
 N = 16
 RAW = Conventions(features="raw", feature_range=FeatureRange(2.0, 1.4, 1.6, 0.0))

@@ -12,16 +12,16 @@ from cortext.decoding import Decoder, greedy
 from cortext.decoding.log_probs import log_softmax
 from cortext.decoding.ngram import LanguageModel
 from cortext.errors import RunError
-from cortext.live.core.acoustic_stream import (
-    AcousticStream,
-    EndpointOptions,
-    PipelineOptions,
-)
-from cortext.live.core.pipeline import Pipeline
 from cortext.models import AcousticModel, build_model, model_config, save_model
 from cortext.models.card import Conventional, Smoothing
 from cortext.models.stepping import TorchStepper, open_stepper
 from cortext.text.inventory import RELEASE
+from cortext_live.core.acoustic_stream import (
+    AcousticStream,
+    EndpointOptions,
+    PipelineOptions,
+)
+from cortext_live.core.pipeline import Pipeline
 
 N_FEATURES = 6
 DAYS = ("t15.2023.08.11", "t15.2023.08.13")

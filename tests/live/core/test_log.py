@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from cortext.errors import LiveError
-from cortext.live.core.log import event, open_log, repeated_event
+from cortext_live.core.log import event, open_log, repeated_event
 
 
 def lines(path):
@@ -44,7 +44,7 @@ def test_what_was_said_is_written_only_when_asked_for(tmp_path):
 
 def test_a_repeated_event_is_one_line_a_second_that_counts_the_others(tmp_path, monkeypatch):
     now_s = [100.0]
-    monkeypatch.setattr("cortext.live.core.log.time", SimpleNamespace(monotonic=lambda: now_s[0]))
+    monkeypatch.setattr("cortext_live.core.log.time", SimpleNamespace(monotonic=lambda: now_s[0]))
     with open_log(tmp_path / "log"):
         for number in range(500):
             repeated_event("refused", number=number)
@@ -75,7 +75,7 @@ def test_a_full_disk_loses_lines_and_says_so_when_it_can(tmp_path, monkeypatch):
         return write(file, part)
 
     with open_log(path) as log:
-        monkeypatch.setattr("cortext.live.core.log.os.write", on_a_disk)
+        monkeypatch.setattr("cortext_live.core.log.os.write", on_a_disk)
         event("before")
         room[0] = 30  # the next line is torn
         event("torn")

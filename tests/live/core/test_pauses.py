@@ -2,7 +2,7 @@
 
 import gc
 
-from cortext.live.core.decoder import no_long_pauses
+from cortext_live.core.decoder import no_long_pauses
 
 
 def test_what_was_there_is_passed_over_inside_and_no_longer_afterwards():

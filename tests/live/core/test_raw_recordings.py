@@ -15,17 +15,17 @@ from cortext.data.inspect import inspect
 from cortext.data.rebin import rebin
 from cortext.data.trial import make_trial
 from cortext.errors import DataError
-from cortext.live.core.acoustic_stream import PipelineOptions, chosen_normalise
-from cortext.live.core.pipeline import Pipeline
-from cortext.live.page.settings import LiveSettings
-from cortext.live.page.setup import pipeline_options
-from cortext.live.page.utterance import PageUtterance
 from cortext.models import GRUConfig
 from cortext.models.card import Conventional, Smoothing
 from cortext.text.inventory import RELEASE
 from cortext.training import DatasetConfig, TrainConfig
-from cortext.usage.heard import HeardFeatures
-from cortext.usage.writer import UsageLog, UtteranceRecord
+from cortext_live.core.acoustic_stream import PipelineOptions, chosen_normalise
+from cortext_live.core.pipeline import Pipeline
+from cortext_live.page.settings import LiveSettings
+from cortext_live.page.setup import pipeline_options
+from cortext_live.page.utterance import PageUtterance
+from cortext_live.usage.heard import HeardFeatures
+from cortext_live.usage.writer import UsageLog, UtteranceRecord
 
 RAW = Conventions(features="raw")
 DAYS = ("lab.2026.03.02", "lab.2026.03.03", "lab.2026.03.09")
@@ -320,7 +320,7 @@ def test_a_model_of_raw_recordings_does_not_go_with_z_scored_ones(run, recorded,
 def test_another_normalisation_than_in_training_is_possible_with_a_warning(
     given, trained, chosen, warns, caplog
 ):
-    with caplog.at_level("WARNING", logger="cortext.live"):
+    with caplog.at_level("WARNING", logger="cortext_live"):
         assert chosen_normalise(given, trained) == chosen
     assert [record.message for record in caplog.records] == ["normalise_differs"] * warns
 

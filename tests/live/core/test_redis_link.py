@@ -7,9 +7,9 @@ import pytest
 from redis_process import wait_for
 
 from cortext.errors import LiveError
-from cortext.live.core.redis_connection import Stopped
-from cortext.live.core.redis_link import RedisLink
-from cortext.live.core.redis_streams import address, redis_url
+from cortext_live.core.redis_connection import Stopped
+from cortext_live.core.redis_link import RedisLink
+from cortext_live.core.redis_streams import address, redis_url
 
 
 @pytest.fixture

@@ -11,9 +11,9 @@ from certificates import make_certificate
 
 from cortext.cli import run as cortext
 from cortext.errors import LiveError
-from cortext.live.brand.process import node_url, run_node
-from cortext.live.core.redis_link import RedisLink
-from cortext.live.core.redis_refusals import no_connection, refusal
+from cortext_live.brand.process import node_url, run_node
+from cortext_live.core.redis_link import RedisLink
+from cortext_live.core.redis_refusals import no_connection, refusal
 
 
 def refused(url):

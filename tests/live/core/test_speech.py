@@ -14,8 +14,8 @@ from fake_espeak import SOUND, FakeEspeak
 from serving import wait_until
 
 from cortext.errors import ConfigError, CortextError, DataError, LiveError
-from cortext.live.core import speech as speech_module
-from cortext.live.core.speech import MOST_WAITING, NICENESS, SILENT_S, Speech
+from cortext_live.core import speech as speech_module
+from cortext_live.core.speech import MOST_WAITING, NICENESS, SILENT_S, Speech
 
 DEADLINE_S = 20.0
 
@@ -266,7 +266,7 @@ def test_folder_that_is_no_voice_is_refused_in_a_line(tmp_path):
 @pytest.mark.slow
 def test_process_ends_with_a_server_that_is_killed(espeak):
     program = (
-        "import time; from cortext.live.core.speech import Speech\n"
+        "import time; from cortext_live.core.speech import Speech\n"
         "if __name__ == '__main__':\n"
         "    speech = Speech('espeak-ng'); speech.wait()\n"
         "    print(speech._process.pid, flush=True); time.sleep(60)\n"
@@ -288,7 +288,7 @@ def test_vits_voice_speaks_what_the_model_itself_speaks(tmp_path):
     import numpy as np
     from tiny_speech_llm import save_tiny_vits
 
-    from cortext.voices import open_voice
+    from cortext_live.voices import open_voice
 
     folder = save_tiny_vits(tmp_path / "my voice")
     speech = Speech(str(folder / "model.safetensors"))  # its file is as good as its folder

@@ -23,7 +23,7 @@ from release_client import ReleaseClient
 from cortext.cli import run
 from cortext.decoding import Decoder
 from cortext.errors import LanguageModelError
-from cortext.live.core.decoder import LIVE_BUDGET_MS, in_time, with_llm
+from cortext_live.core.decoder import LIVE_BUDGET_MS, in_time, with_llm
 
 pytest.importorskip("transformers")
 
@@ -312,7 +312,7 @@ def test_the_first_words_are_there_in_time_however_slow_the_model_is(
 
 
 def test_the_default_model_ranks_and_takes_part_in_the_search(redis_server, plain, tmp_path):
-    from cortext.decoding.llm.neural.train_neural import NeuralOptions, train_neural
+    from cortext_lm.neural.train_neural import NeuralOptions, train_neural
 
     (tmp_path / "text.txt").write_text("\n".join(SAID * 40) + "\n")
     size = NeuralOptions(pieces=80, width=16, layers=1, heads=1, steps=5)

@@ -13,8 +13,8 @@ from release_client import ReleaseClient
 
 from cortext.decoding import Decoder, DecoderOptions
 from cortext.errors import ConfigError, LiveError
-from cortext.live.lm_server.published_params import PublishedParams
-from cortext.live.lm_server.published_protocol import NO_LLM
+from cortext_live.lm_server.published_params import PublishedParams
+from cortext_live.lm_server.published_protocol import NO_LLM
 
 PUBLISHED = PublishedParams().options(DecoderOptions())
 
@@ -304,7 +304,7 @@ def test_a_user_comes_in_over_tls(make_redis, decoder, tmp_path):
 
 
 def test_what_is_no_url_is_refused_without_being_shown(decoder):
-    from cortext.live.core.redis_link import RedisLink
+    from cortext_live.core.redis_link import RedisLink
 
     for url in (
         "http://user:s3cret@host",

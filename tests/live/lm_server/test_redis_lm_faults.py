@@ -14,7 +14,7 @@ from release_client import ReleaseClient
 
 from cortext.decoding import Decoder, DecoderOptions
 from cortext.errors import LiveError
-from cortext.live.lm_server.published_params import PublishedParams
+from cortext_live.lm_server.published_params import PublishedParams
 
 LOGITS = spoken_logits("i would like water too")
 HALF = len(LOGITS) // 2
@@ -218,8 +218,8 @@ def test_logits_that_cannot_be_are_named_and_the_others_are_searched(
 
 
 def test_ordinary_logits_are_not_taken_for_another_type():
-    from cortext.live.lm_server.utterance import logits_from
     from cortext.text.inventory import LM
+    from cortext_live.lm_server.utterance import logits_from
 
     generator = np.random.default_rng(0)
     arrays = [

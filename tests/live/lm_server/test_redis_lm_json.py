@@ -13,9 +13,9 @@ from redis_process import wait_for
 
 from cortext.decoding import Decoder
 from cortext.errors import ConfigError
-from cortext.live.core.redis_streams import Entry
-from cortext.live.lm_server.server import make_protocol
 from cortext.text.inventory import LM, RELEASE
+from cortext_live.core.redis_streams import Entry
+from cortext_live.lm_server.server import make_protocol
 
 SEE, THERE = spoken_logits("we want to see you"), spoken_logits("are you there")
 

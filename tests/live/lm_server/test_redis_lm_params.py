@@ -12,16 +12,16 @@ from typer.testing import CliRunner
 
 from cortext.cli import app
 from cortext.decoding import DecoderOptions, Hypothesis
-from cortext.decoding.llm.augment import augmented
 from cortext.decoding.options import LLMOptions
 from cortext.errors import ConfigError
-from cortext.live.lm_server.published_params import (
+from cortext_live.lm_server.published_params import (
     PublishedParams,
     ScoredSentence,
     changed_params,
     scoring,
 )
-from cortext.live.lm_server.published_protocol import CONTEXT_KEY, PublishedStreams
+from cortext_live.lm_server.published_protocol import CONTEXT_KEY, PublishedStreams
+from cortext_lm.llm.augment import augmented
 
 PUBLISHED = {
     "max_active": 7000, "min_active": 200, "beam": 17.0, "lattice_beam": 8.0, "acoustic_scale": 0.325,

@@ -4,8 +4,8 @@ from collections import deque
 
 import pytest
 
-from cortext.live.core.redis_streams import read_info
-from cortext.live.lm_server.position import StreamPosition, n_lost, was_trimmed
+from cortext_live.core.redis_streams import read_info
+from cortext_live.lm_server.position import StreamPosition, n_lost, was_trimmed
 
 
 def reply(first, last, **newer):

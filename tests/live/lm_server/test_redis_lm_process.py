@@ -22,7 +22,7 @@ from release_client import ReleaseClient
 
 from cortext.cli import run as run_command
 from cortext.decoding import Decoder, DecoderOptions
-from cortext.live.lm_server.published_params import PublishedParams
+from cortext_live.lm_server.published_params import PublishedParams
 
 TEXT = "i would like water too"
 LOGITS = spoken_logits(TEXT)

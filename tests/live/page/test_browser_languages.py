@@ -11,11 +11,11 @@ from serving import TOKEN, serving
 
 from cortext.data import open_dataset
 from cortext.decoding import Decoder
-from cortext.live.core.log_writer import LogWriter
-from cortext.live.page.day_pipeline import DayPipeline
-from cortext.live.page.decoding_thread import DecodingThread
-from cortext.live.page.sources import Replay
-from cortext.usage.writer import UsageLog
+from cortext_live.core.log_writer import LogWriter
+from cortext_live.page.day_pipeline import DayPipeline
+from cortext_live.page.decoding_thread import DecodingThread
+from cortext_live.page.sources import Replay
+from cortext_live.usage.writer import UsageLog
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 

@@ -9,9 +9,9 @@ from disk_search import files_with
 from page_browser import PageServer, Watched, axe
 from page_participant import Participant
 
-from cortext.usage.deletion import Selection, delete
-from cortext.usage.log import read_log
-from cortext.usage.log_entries import Deleted
+from cortext_live.usage.deletion import Selection, delete
+from cortext_live.usage.log import read_log
+from cortext_live.usage.log_entries import Deleted
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 

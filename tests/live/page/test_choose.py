@@ -3,9 +3,9 @@
 import pytest
 from serving import make_session, serving
 
-from cortext.live.core.log_writer import LogWriter
-from cortext.usage.log import read_log
-from cortext.usage.writer import UsageLog
+from cortext_live.core.log_writer import LogWriter
+from cortext_live.usage.log import read_log
+from cortext_live.usage.writer import UsageLog
 
 # Trial 0 says "i see you"; "sea" sounds like "see", and "the sea" is in the language model's text.
 SAID, ALIKE = "i see you", "i sea you"

@@ -18,11 +18,11 @@ from websockets.sync.client import connect
 
 from cortext.cli import run as run_command
 from cortext.errors import ConfigError
-from cortext.live.core.log_writer import LogWriter
-from cortext.live.page.access.rules import MAX_GUEST_READERS, MAX_READERS, Access, public_address
-from cortext.live.page.access.tokens import MAX_GUEST_PAGES, MAX_GUESTS, Guests
-from cortext.live.page.requests import NEEDS
-from cortext.usage.writer import UsageLog
+from cortext_live.core.log_writer import LogWriter
+from cortext_live.page.access.rules import MAX_GUEST_READERS, MAX_READERS, Access, public_address
+from cortext_live.page.access.tokens import MAX_GUEST_PAGES, MAX_GUESTS, Guests
+from cortext_live.page.requests import NEEDS
+from cortext_live.usage.writer import UsageLog
 
 OUTSIDE = "https://lab.example"
 READERS_MAY = {"state", "speak"}
@@ -170,7 +170,7 @@ def test_a_guest_may_ask_for_what_its_rights_allow_and_for_nothing_else(served, 
 
 def test_every_request_of_the_server_has_its_right(served):
     """A request without one would be everybody's, or an error of the server."""
-    from cortext.live.page.requests import guest_handlers, handlers
+    from cortext_live.page.requests import guest_handlers, handlers
 
     known = {*handlers(served.session), *guest_handlers(Access("t", "127.0.0.1"))}
     assert known <= set(NEEDS)

@@ -12,20 +12,20 @@ from page_process import Hearing, spoken
 from serving import serving
 
 from cortext.decoding import Decoder, Hypothesis, NBest
-from cortext.decoding.llm.large_model import LLM
 from cortext.decoding.options import DecoderOptions
 from cortext.errors import ConfigError, LanguageModelError
-from cortext.live.brand.parameters import NodeParameters
-from cortext.live.brand.process import run_node
-from cortext.live.core.decoder import LIVE_BUDGET_MS
-from cortext.live.core.log_writer import LogWriter
-from cortext.live.core.pipeline import Pipeline
-from cortext.live.page.day_pipeline import DayPipeline
-from cortext.live.page.decoding_thread import DecodingThread
-from cortext.live.page.sources import Replay
-from cortext.live.page.utterance import ngram_text
-from cortext.usage.statistics import read_use
-from cortext.usage.writer import UsageLog
+from cortext_live.brand.parameters import NodeParameters
+from cortext_live.brand.process import run_node
+from cortext_live.core.decoder import LIVE_BUDGET_MS
+from cortext_live.core.log_writer import LogWriter
+from cortext_live.core.pipeline import Pipeline
+from cortext_live.page.day_pipeline import DayPipeline
+from cortext_live.page.decoding_thread import DecodingThread
+from cortext_live.page.sources import Replay
+from cortext_live.page.utterance import ngram_text
+from cortext_live.usage.statistics import read_use
+from cortext_live.usage.writer import UsageLog
+from cortext_lm.llm.large_model import LLM
 
 
 @pytest.fixture(scope="module")

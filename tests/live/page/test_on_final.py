@@ -10,7 +10,7 @@ import pytest
 from serving import make_session, serving, wait_until
 
 from cortext.errors import ConfigError
-from cortext.live.core.on_final import MOST_WAITING, FinalCommand
+from cortext_live.core.on_final import MOST_WAITING, FinalCommand
 
 COPY = "import sys; open(sys.argv[1], 'ab').write(sys.stdin.buffer.read())"
 FORK = """

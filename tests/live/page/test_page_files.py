@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from page_browser import contrast
 
-from cortext.live.page.server import VIEWS as ADDRESSES
+from cortext_live.page.server import VIEWS as ADDRESSES
 
-WEB = resources.files("cortext.live.page") / "web"
+WEB = resources.files("cortext_live.page") / "web"
 SCRIPTS = sorted(Path(str(WEB)).rglob("*.js"))
 SHEETS = sorted(Path(str(WEB)).rglob("*.css"))
 VIEWS = sorted(Path(str(WEB)).glob("*.html"))

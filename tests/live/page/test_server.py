@@ -12,11 +12,11 @@ from page_process import DAYS, N_FEATURES, spoken
 from serving import HTTP, TOKEN, make_session, serving
 
 from cortext.data import open_dataset
-from cortext.live.core.log_writer import LogWriter
 from cortext.text.inventory import RELEASE
-from cortext.usage.heard import HeardFeatures
-from cortext.usage.log import read_log
-from cortext.usage.writer import UsageLog, session_of_today
+from cortext_live.core.log_writer import LogWriter
+from cortext_live.usage.heard import HeardFeatures
+from cortext_live.usage.log import read_log
+from cortext_live.usage.writer import UsageLog, session_of_today
 
 # Trial 0 reads "I see you!" and says it: 8 tokens of 3 frames of 4 bins, and 14 bins: 110 bins.
 # Trial 1 of each day reads "I see you." and says "i see me", trial 2 reads and says "you and me".

@@ -12,7 +12,7 @@ from serving import DEADLINE_S, HTTP, TOKEN, make_session, serving, wait_until
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 
-from cortext.live.page.access.rules import (
+from cortext_live.page.access.rules import (
     MAX_BODY,
     MAX_MESSAGE,
     MAX_READERS,
@@ -20,7 +20,7 @@ from cortext.live.page.access.rules import (
     address,
     is_loopback,
 )
-from cortext.live.page.access.tokens import new_token
+from cortext_live.page.access.tokens import new_token
 
 OURS = {"Authorization": f"Bearer {TOKEN}"}
 

@@ -11,11 +11,11 @@ from drift_log import write_log
 from serving import HTTP, TOKEN, make_session, serving
 
 from cortext.cli import run
-from cortext.live.core.log_writer import LogWriter
-from cortext.live.page import drift
-from cortext.live.page.drift import DriftReports
-from cortext.usage.log import LOG
-from cortext.usage.writer import UsageLog
+from cortext_live.core.log_writer import LogWriter
+from cortext_live.page import drift
+from cortext_live.page.drift import DriftReports
+from cortext_live.usage.log import LOG
+from cortext_live.usage.writer import UsageLog
 
 AUTHORISED = {"Authorization": f"Bearer {TOKEN}"}
 PATIENCE_S = 300.0

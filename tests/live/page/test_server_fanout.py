@@ -9,8 +9,8 @@ import pytest
 
 from cortext.decoding.nbest import Partial
 from cortext.errors import LiveError
-from cortext.live.core.pipeline import Update
-from cortext.live.page.messages import (
+from cortext_live.core.pipeline import Update
+from cortext_live.page.messages import (
     MAX_BINS,
     MAX_FRAMES,
     MAX_WAITING,
@@ -22,7 +22,7 @@ from cortext.live.page.messages import (
     shown_bins,
     shown_posteriors,
 )
-from cortext.live.page.utterance import PageUtterance
+from cortext_live.page.utterance import PageUtterance
 
 C, V = 3, 41
 

@@ -22,16 +22,16 @@ from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
 from cortext.decoding import Decoder
-from cortext.live.core.log import open_log
-from cortext.live.page import web_sockets
-from cortext.live.page.access.rules import MAX_MESSAGE
-from cortext.live.page.day_pipeline import DayPipeline
-from cortext.live.page.decoding_thread import DecodingThread
-from cortext.live.page.sources import Replay
 from cortext.models import AcousticModel
 from cortext.models.card import Smoothing
 from cortext.models.stepping import TorchStepper
 from cortext.text.inventory import RELEASE
+from cortext_live.core.log import open_log
+from cortext_live.page import web_sockets
+from cortext_live.page.access.rules import MAX_MESSAGE
+from cortext_live.page.day_pipeline import DayPipeline
+from cortext_live.page.decoding_thread import DecodingThread
+from cortext_live.page.sources import Replay
 
 IN_A_NAMESPACE = ["unshare", "--mount", "--map-root-user"]
 FRAME_BYTES = 4 * N_FEATURES

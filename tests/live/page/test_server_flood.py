@@ -8,8 +8,8 @@ import pytest
 from serving import HTTP, TOKEN, make_session, serving
 from websockets.exceptions import WebSocketException
 
-from cortext.live.page.access import shares as shares_module
-from cortext.live.page.access.shares import (
+from cortext_live.page.access import shares as shares_module
+from cortext_live.page.access.shares import (
     BYTES,
     MOST_ADDRESSES,
     OF_ADDRESS,
@@ -18,8 +18,8 @@ from cortext.live.page.access.shares import (
     REQUEST,
     Shares,
 )
-from cortext.live.page.access.tokens import Holder
-from cortext.live.page.server import WEB
+from cortext_live.page.access.tokens import Holder
+from cortext_live.page.server import WEB
 
 FLOOD_S = 0.8
 MOST_TRIES = 4000

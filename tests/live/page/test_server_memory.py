@@ -17,17 +17,17 @@ from serving import HTTP, TOKEN, make_session, serving, wait_until
 from cortext.data import open_packed
 from cortext.decoding import Decoder
 from cortext.errors import LiveError
-from cortext.live.core.log_writer import LogWriter
-from cortext.live.page import conversation
-from cortext.live.page.day_pipeline import DayPipeline
-from cortext.live.page.decoding_thread import DecodingThread
-from cortext.live.page.sources import Replay
-from cortext.recalibration.chain import open_chain
-from cortext.usage import deletion
-from cortext.usage.heard import HeardFeatures
-from cortext.usage.log import read_log
-from cortext.usage.log_entries import Deleted
-from cortext.usage.writer import UsageLog
+from cortext_live.core.log_writer import LogWriter
+from cortext_live.page import conversation
+from cortext_live.page.day_pipeline import DayPipeline
+from cortext_live.page.decoding_thread import DecodingThread
+from cortext_live.page.sources import Replay
+from cortext_live.recalibration.chain import open_chain
+from cortext_live.usage import deletion
+from cortext_live.usage.heard import HeardFeatures
+from cortext_live.usage.log import read_log
+from cortext_live.usage.log_entries import Deleted
+from cortext_live.usage.writer import UsageLog
 
 # Trial 0 says "i see you", trial 1 "i see me", trial 2 "you and me".
 HEADERS = {"Authorization": f"Bearer {TOKEN}"}

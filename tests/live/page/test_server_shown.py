@@ -9,12 +9,12 @@ from refusals import complaint
 from serving import make_session, serving
 from untrained import untrained_run
 
-from cortext.casing.model import read_caser, write_caser
-from cortext.live.core.log_writer import LogWriter
-from cortext.live.page.settings import LiveSettings
-from cortext.live.page.setup import open_decoding
 from cortext.text.language import LANGUAGES
-from cortext.usage.writer import UsageLog
+from cortext_live.casing.model import read_caser, write_caser
+from cortext_live.core.log_writer import LogWriter
+from cortext_live.page.settings import LiveSettings
+from cortext_live.page.setup import open_decoding
+from cortext_live.usage.writer import UsageLog
 
 
 @pytest.fixture(scope="module")

@@ -5,11 +5,11 @@ import pytest
 from page_process import DAYS
 
 from cortext.data import open_dataset, pack
-from cortext.data.simulate import simulate
 from cortext.errors import ConfigError, CortextError, DataError, RunError
-from cortext.live.page.settings import LiveSettings
-from cortext.live.page.setup import shown_name
-from cortext.live.page.sources import Replay, Simulator
+from cortext_data.simulate import simulate
+from cortext_live.page.settings import LiveSettings
+from cortext_live.page.setup import shown_name
+from cortext_live.page.sources import Replay, Simulator
 
 
 @pytest.fixture(scope="module")

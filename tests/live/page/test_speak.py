@@ -14,8 +14,8 @@ import pytest
 from fake_espeak import SOUND, FakeEspeak
 from serving import HTTP, TOKEN, make_session, serving, wait_until
 
-from cortext.live.core.speech import Speech
-from cortext.live.page.speech import Sound, wav_header
+from cortext_live.core.speech import Speech
+from cortext_live.page.speech import Sound, wav_header
 
 ROOT = Path(__file__).resolve().parents[3]
 

@@ -14,7 +14,7 @@ from refusals import complaint, refused
 from serving import HTTP, TOKEN, make_session, serving
 from websockets.sync.client import connect
 
-from cortext.live.page.access.tls import certificate_faults, load_tls
+from cortext_live.page.access.tls import certificate_faults, load_tls
 
 
 @pytest.fixture(scope="module")

@@ -12,12 +12,12 @@ import torch
 from tiny_llm import SENTENCES, bpe_tokenizer, save_tiny_lm
 
 from cortext.cli import run
-from cortext.decoding.llm.model import CausalLM
 from cortext.errors import LanguageModelError
-from cortext.speechllm.audio_llm.assemble import TowerOptions, assemble
-from cortext.speechllm.audio_llm.generate import generate
-from cortext.speechllm.audio_llm.inputs import answer_logits, teacher_forced
-from cortext.speechllm.audio_llm.model import AudioLLM
+from cortext_lm.llm.model import CausalLM
+from cortext_speechllm.audio_llm.assemble import TowerOptions, assemble
+from cortext_speechllm.audio_llm.generate import generate
+from cortext_speechllm.audio_llm.inputs import answer_logits, teacher_forced
+from cortext_speechllm.audio_llm.model import AudioLLM
 
 SMALL = TowerOptions(width=16, layers=1, heads=2, mels=16, window_s=8, seed=3)
 
@@ -105,7 +105,7 @@ def test_the_same_seed_gives_the_same_model_and_the_generator_stays(
 
 
 def test_a_neural_model_of_this_project_can_be_part_of_one(tmp_path: Path) -> None:
-    from cortext.decoding.llm.neural.train_neural import NeuralOptions, train_neural
+    from cortext_lm.neural.train_neural import NeuralOptions, train_neural
 
     text = tmp_path / "text.txt"
     text.write_text("\n".join(f"{first} {second}" for first in SENTENCES for second in SENTENCES))

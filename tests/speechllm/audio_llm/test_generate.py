@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from cortext.errors import DecodingError
-from cortext.speechllm.audio_llm.generate import GeneratedText, generate
-from cortext.speechllm.audio_llm.inputs import answer_logits, lay_out, teacher_forced
-from cortext.speechllm.audio_llm.model import AudioLLM
+from cortext_speechllm.audio_llm.generate import GeneratedText, generate
+from cortext_speechllm.audio_llm.inputs import answer_logits, lay_out, teacher_forced
+from cortext_speechllm.audio_llm.model import AudioLLM
 
 INSTRUCTION = "write"
 LENGTHS = torch.tensor([9, 21, 14, 3])

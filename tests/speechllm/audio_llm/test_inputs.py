@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from cortext.speechllm.audio_llm.inputs import TeacherForced, answer_logits, teacher_forced
-from cortext.speechllm.audio_llm.model import AudioLLM
+from cortext_speechllm.audio_llm.inputs import TeacherForced, answer_logits, teacher_forced
+from cortext_speechllm.audio_llm.model import AudioLLM
 
 INSTRUCTION = "please write what you hear"
 SENTENCES = ["how are you today", "no", "i would like some water"]

@@ -22,9 +22,9 @@ from tiny_speech_llm import (
 )
 
 from cortext.errors import CortextError, DataError, LanguageModelError
-from cortext.speechllm.audio_llm.chat import Chat
-from cortext.speechllm.audio_llm.model import AudioLLM
-from cortext.speechllm.config import LoRAConfig
+from cortext_speechllm.audio_llm.chat import Chat
+from cortext_speechllm.audio_llm.model import AudioLLM
+from cortext_speechllm.config import LoRAConfig
 
 
 @pytest.fixture(scope="module")
@@ -531,10 +531,10 @@ def test_too_little_memory_is_told_before_the_weights_are_read(
 ) -> None:
     needed = 4 * AudioLLM.check(tiny_audio_llm).n_parameters
     monkeypatch.setattr(
-        "cortext.speechllm.audio_llm.model.device_named", lambda name: torch.device(device)
+        "cortext_speechllm.audio_llm.model.device_named", lambda name: torch.device(device)
     )
     for free in ("free_bytes", "free_gpu_bytes"):
-        monkeypatch.setattr(f"cortext.speechllm.audio_llm.loading.{free}", lambda *_: needed - 1)
+        monkeypatch.setattr(f"cortext_speechllm.audio_llm.loading.{free}", lambda *_: needed - 1)
     words = (
         f"not enough memory to load the model: its weights take 0.0 GB, and {device} has 0.0 GB"
         " free; use speech.q"
@@ -542,7 +542,7 @@ def test_too_little_memory_is_told_before_the_weights_are_read(
     with pytest.raises(LanguageModelError, match=words):
         AudioLLM.load(tiny_audio_llm)
     if device == "cpu":
-        monkeypatch.setattr("cortext.speechllm.audio_llm.loading.free_bytes", lambda: needed)
+        monkeypatch.setattr("cortext_speechllm.audio_llm.loading.free_bytes", lambda: needed)
         AudioLLM.load(tiny_audio_llm)
 
 
@@ -589,9 +589,9 @@ def test_the_tower_alone_needs_memory_for_itself_alone(
     tiny_audio_llm: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     needed = 4 * AudioLLM.check(tiny_audio_llm).n_tower_parameters
-    monkeypatch.setattr("cortext.speechllm.audio_llm.loading.free_bytes", lambda: needed)
+    monkeypatch.setattr("cortext_speechllm.audio_llm.loading.free_bytes", lambda: needed)
     AudioLLM.load(tiny_audio_llm, device="cpu", with_language_model=False)
-    monkeypatch.setattr("cortext.speechllm.audio_llm.loading.free_bytes", lambda: needed - 1)
+    monkeypatch.setattr("cortext_speechllm.audio_llm.loading.free_bytes", lambda: needed - 1)
     with pytest.raises(LanguageModelError, match="GB free; use a smaller model or another device"):
         AudioLLM.load(tiny_audio_llm, device="cpu", with_language_model=False)
 
@@ -599,12 +599,12 @@ def test_the_tower_alone_needs_memory_for_itself_alone(
 def test_quantised_weights_need_a_library(
     tiny_audio_llm: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cortext.speechllm.audio_llm.loading.find_spec", lambda name: None)
+    monkeypatch.setattr("cortext_speechllm.audio_llm.loading.find_spec", lambda name: None)
     assert "4bit weights need bitsandbytes, which is not installed; pip install" in refused(
         tiny_audio_llm, quantize="4bit"
     )
     assert "'2bit'" in refused(tiny_audio_llm, quantize="2bit")
-    monkeypatch.setattr("cortext.speechllm.audio_llm.loading.find_spec", lambda name: True)
+    monkeypatch.setattr("cortext_speechllm.audio_llm.loading.find_spec", lambda name: True)
     assert "4bit weights need a GPU; set speech.quantize to 8bit" in refused(
         tiny_audio_llm, quantize="4bit"
     )
@@ -620,7 +620,7 @@ def test_quantised_layers_are_nearly_what_they_were_and_teach_lora(
     bitsandbytes = pytest.importorskip("bitsandbytes")
     # Blocks of weights are quantised together.
     folder = save_tiny_audio_llm(tmp_path, text_width=128)
-    monkeypatch.setattr("cortext.speechllm.audio_llm.model.check_quantizable", lambda *_: None)
+    monkeypatch.setattr("cortext_speechllm.audio_llm.model.check_quantizable", lambda *_: None)
     # It packs what is only to be read.
     monkeypatch.setattr("bitsandbytes.nn.modules.has_avx512bf16", lambda: False)
     llm, plain = AudioLLM.load(folder, device="cpu", quantize=quantize), fresh(folder)

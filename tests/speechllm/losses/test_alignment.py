@@ -14,8 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch.autograd import gradcheck
 
-from cortext.speechllm.losses import ALIGNMENTS
-from cortext.speechllm.losses.alignment import (
+from cortext_speechllm.losses import ALIGNMENTS
+from cortext_speechllm.losses.alignment import (
     cosine_alignment,
     masked_mean,
     match_lengths,

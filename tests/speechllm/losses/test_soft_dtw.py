@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch.autograd import gradcheck
 
-from cortext.speechllm.losses.soft_dtw import log_paths, soft_dtw, warping_cost
+from cortext_speechllm.losses.soft_dtw import log_paths, soft_dtw, warping_cost
 
 SHAPES = [(1, 1), (1, 4), (4, 1), (2, 2), (3, 4), (4, 3), (5, 5)]
 SEED = 3

@@ -8,12 +8,12 @@ import torch
 
 from cortext.data import open_packed
 from cortext.errors import DataError
-from cortext.speechllm.audio_llm.model import AudioLLM
-from cortext.speechllm.config import SpeechConfig
-from cortext.speechllm.losses.speech_loss import SpeechLoss, info_nce, sentences_of
-from cortext.speechllm.network import SpeechOutput
-from cortext.speechllm.targets.cache import TargetCache
 from cortext.training.batches import TrainBatch
+from cortext_speechllm.audio_llm.model import AudioLLM
+from cortext_speechllm.config import SpeechConfig
+from cortext_speechllm.losses.speech_loss import SpeechLoss, info_nce, sentences_of
+from cortext_speechllm.network import SpeechOutput
+from cortext_speechllm.targets.cache import TargetCache
 
 
 @pytest.fixture

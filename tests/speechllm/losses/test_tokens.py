@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.autograd import gradcheck
 
-from cortext.speechllm.losses.speech_loss import info_nce, token_cross_entropy
+from cortext_speechllm.losses.speech_loss import info_nce, token_cross_entropy
 
 SEED = 11
 

@@ -20,19 +20,19 @@ from abandoned import abandoned
 
 from cortext.data import open_dataset
 from cortext.errors import DataError, Interrupted, LanguageModelError, RunError, TextError
-from cortext.speechllm.audio_llm.model import AudioLLM
-from cortext.speechllm.targets import build as targets
-from cortext.speechllm.targets import cache_parts
-from cortext.speechllm.targets.build import (
+from cortext_live.voices import Voice, open_voice
+from cortext_live.voices.synthesis import say_all
+from cortext_speechllm.audio_llm.model import AudioLLM
+from cortext_speechllm.targets import build as targets
+from cortext_speechllm.targets import cache_parts
+from cortext_speechllm.targets.build import (
     LiveTargets,
     build_cache,
     sentences_of_data,
     sentences_of_text,
 )
-from cortext.speechllm.targets.cache import TargetCache
-from cortext.speechllm.targets.cache_parts import UnfinishedCache
-from cortext.voices import Voice, open_voice
-from cortext.voices.synthesis import say_all
+from cortext_speechllm.targets.cache import TargetCache
+from cortext_speechllm.targets.cache_parts import UnfinishedCache
 
 SENTENCES = [
     f"{number} apples fall" for number in "one two three four five six seven eight nine ten".split()
@@ -502,8 +502,8 @@ def test_a_process_that_is_killed_is_one_line(out: Path) -> None:
 
 LEFT_ALONE = """
 import sys, os, signal
-from cortext.voices import open_voice
-from cortext.voices.synthesis import say_all
+from cortext_live.voices import open_voice
+from cortext_live.voices.synthesis import say_all
 if __name__ == "__main__":
     waves = say_all(open_voice("formant"), ["apple"] * 1000, workers=1)
     next(waves)

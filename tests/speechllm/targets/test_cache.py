@@ -13,7 +13,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from cortext.errors import DataError
-from cortext.speechllm.targets.cache import (
+from cortext_speechllm.targets.cache import (
     TargetCache,
     TargetOrigin,
     padded,

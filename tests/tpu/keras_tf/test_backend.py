@@ -30,9 +30,9 @@ tf = pytest.importorskip("tensorflow", reason="run `make test-tf`")
 
 from tensorflow.python.eager.polymorphic_function import polymorphic_function
 
-from cortext.tpu.keras_tf import backend as backend_module
-from cortext.tpu.keras_tf.pipeline import prepare
-from cortext.tpu.keras_tf.strategy import choose_strategy
+from cortext_tpu.keras_tf import backend as backend_module
+from cortext_tpu.keras_tf.pipeline import prepare
+from cortext_tpu.keras_tf.strategy import choose_strategy
 
 TENSORFLOW = DeviceSpec(backend="tensorflow")
 QUIET = Augmentation(white_noise_std=0.0, constant_offset_std=0.0, random_cut=0)

@@ -12,16 +12,16 @@ from small_training import N_DAYS, N_FEATURES, make_config, make_network
 from cortext.errors import RunError
 from cortext.models import GRUConfig, TripleGRUConfig, build_model
 from cortext.models.inputs import InputNetworkConfig
-from cortext.tpu.keras_tf.convert import (
+from cortext.training import TrainConfig
+from cortext.training.setup import freeze
+from cortext_tpu.keras_tf.convert import (
     from_torch,
     links,
     load_optimizer_state,
     optimizer_state,
     to_torch,
 )
-from cortext.tpu.keras_tf.models import keras_model
-from cortext.training import TrainConfig
-from cortext.training.setup import freeze
+from cortext_tpu.keras_tf.models import keras_model
 
 SHAPES = {
     "gru": GRUConfig(n_units=6, n_layers=3, patch_size=2),

@@ -23,8 +23,8 @@ import numpy as np
 import torch
 from small_training import N_DAYS, N_FEATURES, as_torch, make_batch, make_config, make_network
 
-from cortext.tpu.keras_tf.convert import from_torch, links
-from cortext.tpu.keras_tf.models import keras_model
+from cortext_tpu.keras_tf.convert import from_torch, links
+from cortext_tpu.keras_tf.models import keras_model
 from cortext.training.loss import build_loss
 
 found = {"backend": keras.backend.backend()}

@@ -8,8 +8,8 @@ tf = pytest.importorskip("tensorflow", reason="run `make test-tf`")
 
 import keras
 
-from cortext.tpu.keras_tf import layers
-from cortext.tpu.keras_tf.layers import (
+from cortext_tpu.keras_tf import layers
+from cortext_tpu.keras_tf.layers import (
     DayAffine,
     GradientReversal,
     GRULayer,

@@ -13,11 +13,11 @@ import keras
 
 from cortext.errors import ConfigError
 from cortext.models import GRUConfig, TripleGRUConfig
-from cortext.tpu.keras_tf.ctc import ctc_loss
-from cortext.tpu.keras_tf.loss import CTC, Adversarial, keras_loss, noise_energy
 from cortext.training import TrainConfig
 from cortext.training.adversarial import AdversarialConfig
 from cortext.training.adversarial import noise_energy as torch_noise_energy
+from cortext_tpu.keras_tf.ctc import ctc_loss
+from cortext_tpu.keras_tf.loss import CTC, Adversarial, keras_loss, noise_energy
 
 N_PATCHES, N_TOKENS = 13, 7
 LABELS = (

@@ -14,11 +14,11 @@ import keras
 from small_training import N_BINS, N_DAYS, N_FEATURES, make_batch, make_config, make_network
 
 from cortext.errors import ConfigError
-from cortext.tpu.keras_tf import ctc
-from cortext.tpu.keras_tf.convert import from_torch, to_torch
-from cortext.tpu.keras_tf.models import CleanSpeechModel, NoiseModel, NoisySpeechModel, keras_model
 from cortext.training.loss import CTCConfig
 from cortext.training.loss import ctc_loss as torch_ctc_loss
+from cortext_tpu.keras_tf import ctc
+from cortext_tpu.keras_tf.convert import from_torch, to_torch
+from cortext_tpu.keras_tf.models import CleanSpeechModel, NoiseModel, NoisySpeechModel, keras_model
 
 SIZES = {"n_features": N_FEATURES, "n_days": N_DAYS, "n_classes": 41}
 

@@ -10,17 +10,17 @@ tf = pytest.importorskip("tensorflow", reason="run `make test-tf`")
 import keras
 from small_training import N_DAYS, N_FEATURES, as_torch, make_batch, make_config, make_network
 
-from cortext.tpu.keras_tf.convert import (
+from cortext.training.loss import build_loss
+from cortext.training.optim import Optimizer, lr_factor
+from cortext_tpu.keras_tf.convert import (
     from_torch,
     links,
     load_optimizer_state,
     optimizer_state,
     to_torch,
 )
-from cortext.tpu.keras_tf.models import keras_model
-from cortext.tpu.keras_tf.optimizer import Schedule
-from cortext.training.loss import build_loss
-from cortext.training.optim import Optimizer, lr_factor
+from cortext_tpu.keras_tf.models import keras_model
+from cortext_tpu.keras_tf.optimizer import Schedule
 
 SIZES = {"n_features": N_FEATURES, "n_days": N_DAYS, "n_classes": 41}
 STEP = 60  # of 100: the reversal is 0.42 there

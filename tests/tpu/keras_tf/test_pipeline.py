@@ -13,8 +13,8 @@ from cortext.training.batches import derived_seed
 pytestmark = pytest.mark.tf
 tf = pytest.importorskip("tensorflow", reason="run `make test-tf`")
 
-from cortext.tpu.keras_tf import pipeline
-from cortext.tpu.shapes import Shapes
+from cortext_tpu.keras_tf import pipeline
+from cortext_tpu.shapes import Shapes
 
 QUIET = dict(white_noise_std=0.0, constant_offset_std=0.0, random_cut=0)
 LAYER_OF_DAY = np.array([2, 0, 1])

@@ -15,8 +15,8 @@ import pytest
 from cortext.data import Trial, make_trial, open_data, open_packed, pack, write_session
 from cortext.data.conventions import Conventions
 from cortext.errors import DataError
-from cortext.live.page.sources import Replay
 from cortext.text.inventory import CHARACTERS
+from cortext_live.page.sources import Replay
 
 pytestmark = pytest.mark.tf
 tf = pytest.importorskip("tensorflow", reason="run `make test-tf`")

@@ -5,14 +5,14 @@ from functools import cache
 import pytest
 
 from cortext.errors import ConfigError, RunError
-from cortext.tpu.find import Found
 from cortext.training.backend import DeviceSpec
+from cortext_tpu.find import Found
 
 pytestmark = pytest.mark.tf
 tf = pytest.importorskip("tensorflow", reason="run `make test-tf`")
 
-from cortext.tpu.keras_tf import strategy
-from cortext.tpu.keras_tf.strategy import choose_strategy
+from cortext_tpu.keras_tf import strategy
+from cortext_tpu.keras_tf.strategy import choose_strategy
 
 V5E = Found(
     "kaggle",

@@ -8,20 +8,20 @@ from engine_cases import NEUTRAL
 from cortext.decoding import Decoder, DecoderOptions, Hypothesis
 from cortext.decoding.options import LLMOptions
 from cortext.errors import LanguageModelError, MissingLibrary, RunError
-from cortext.evaluation.cluster import DecoderFiles
 from cortext.evaluation.settings import LargeModelFiles
-from cortext.tuning import DecoderSearch, parse_space, tune_decoder
-from cortext.tuning.decoder.material import tuning_parts
+from cortext_tune import DecoderSearch, parse_space, tune_decoder
+from cortext_tune.cluster_decoding import DecoderFiles
+from cortext_tune.decoder.material import tuning_parts
 
 pytest.importorskip("optuna")
 pytest.importorskip("transformers")
 
 from tiny_llm import save_tiny_lm
 
-from cortext.decoding.llm.large_model import LLM
-from cortext.decoding.llm.model import CausalLM
-from cortext.decoding.llm.scoring import TextScore
-from cortext.tuning.decoder.sweep import best_of, read_lists, sweep, write_lists
+from cortext_lm.llm.large_model import LLM
+from cortext_lm.llm.model import CausalLM
+from cortext_lm.llm.scoring import TextScore
+from cortext_tune.decoder.sweep import best_of, read_lists, sweep, write_lists
 
 OPTIONS = DecoderOptions(**NEUTRAL, lm_weight=1.0, llm=LLMOptions(weight=0.5))
 

@@ -14,7 +14,7 @@ from refusals import harmless
 
 from cortext.data import hdf5_input
 from cortext.data.checks import FaultError
-from cortext.data.readers.files.matlab import open_mat
+from cortext_data.readers.files.matlab import open_mat
 
 MATLAB = Path(scipy.io.__file__).parent / "matlab/tests/data"
 """Files that MATLAB saved on several systems, which SciPy is tested with."""

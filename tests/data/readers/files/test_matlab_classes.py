@@ -13,8 +13,8 @@ import scipy.sparse
 from foreign_matlab import save_v5, save_v73
 
 from cortext.data.checks import FaultError
-from cortext.data.readers.files.matlab import open_mat
-from cortext.data.readers.mapped.inspect_mat import inspect_mat
+from cortext_data.readers.files.matlab import open_mat
+from cortext_data.readers.mapped.inspect_mat import inspect_mat
 
 STRUCT = (
     "save its parts as variables of their own: with save(FILE, '-struct', 'x'), or of a struct"

@@ -13,7 +13,7 @@ from pynwb.ecephys import ElectricalSeries
 from pynwb.file import Subject
 
 from cortext.data.checks import FaultError
-from cortext.data.readers.files.nwb_file import open_nwb
+from cortext_data.readers.files.nwb_file import open_nwb
 
 RNG = np.random.default_rng(0)
 COUNTS = RNG.poisson(1.0, (60, 12)).astype(np.uint8)

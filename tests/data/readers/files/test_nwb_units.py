@@ -10,8 +10,8 @@ import pytest
 from lab_nwb import HEAD, cue_rows, read_nwb, write_series
 
 from cortext.data.checks import FaultError
-from cortext.data.readers.files import nwb_units
-from cortext.data.readers.files.nwb_file import open_nwb
+from cortext_data.readers.files import nwb_units
+from cortext_data.readers.files.nwb_file import open_nwb
 
 UNITS = f"{HEAD}bin_ms: 20\nfeatures: [{{name: units, kind: counts}}]\nsentence: {{name: cue}}\n"
 RNG = np.random.default_rng(5)

@@ -16,9 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as numbers
 
-from cortext.data.readers.files import pickles
-from cortext.data.readers.files.pickles import read_pickle
 from cortext.errors import DataError
+from cortext_data.readers.files import pickles
+from cortext_data.readers.files.pickles import read_pickle
 
 PROTOCOLS = range(pickle.HIGHEST_PROTOCOL + 1)
 WHOLE = st.integers(-(1 << 63), (1 << 64) - 1)

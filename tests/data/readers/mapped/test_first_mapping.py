@@ -17,11 +17,11 @@ from refusals import complaint
 
 from cortext.cli import run
 from cortext.data import Trial, open_dataset
-from cortext.data.readers.mapped.first_mapping import write_first_mapping
-from cortext.data.readers.mapped.inspect_mat import inspect_mat
-from cortext.data.readers.mapped.inspect_nwb import inspect_nwb
-from cortext.data.readers.mapped.mapping import MatMapping, NwbMapping, load_mapping
 from cortext.errors import DataError
+from cortext_data.readers.mapped.first_mapping import write_first_mapping
+from cortext_data.readers.mapped.inspect_mat import inspect_mat
+from cortext_data.readers.mapped.inspect_nwb import inspect_nwb
+from cortext_data.readers.mapped.mapping import MatMapping, NwbMapping, load_mapping
 
 Save = Callable[[Path, Mapping[str, object]], None]
 SAVES = [pytest.param(save_v5, id="v5"), pytest.param(save_v73, id="v7.3")]

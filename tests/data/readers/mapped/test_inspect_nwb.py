@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from lab_nwb import SIMPLE, cue_rows, only_problem, read_nwb, write_simple
 
-from cortext.data.readers.files.nwb_file import open_nwb
-from cortext.data.readers.mapped.inspect_nwb import inspect_nwb
+from cortext_data.readers.files.nwb_file import open_nwb
+from cortext_data.readers.mapped.inspect_nwb import inspect_nwb
 
 
 @pytest.fixture

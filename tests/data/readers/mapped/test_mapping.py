@@ -9,7 +9,8 @@ from pathlib import Path, PurePath
 
 import pytest
 
-from cortext.data.readers.mapped.mapping import (
+from cortext.errors import ConfigError, CortextError
+from cortext_data.readers.mapped.mapping import (
     Blocks,
     Feature,
     MatMapping,
@@ -21,7 +22,6 @@ from cortext.data.readers.mapped.mapping import (
     Splits,
     load_mapping,
 )
-from cortext.errors import ConfigError, CortextError
 
 NWB = """
 format: cortext-mapping

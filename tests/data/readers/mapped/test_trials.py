@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from lab_nwb import SIMPLE, cue_rows, read_nwb, write_simple
 
-from cortext.data.readers.mapped.trials import count_overlaps
+from cortext_data.readers.mapped.trials import count_overlaps
 
 NOTE = "trials that begin before the one before them ends: 1"
 

@@ -1,5 +1,0 @@
-"""Training on rented TPUs and GPUs, through SkyPilot."""
-
-from cortext.cloud.job import Launch, launch
-
-__all__ = ["Launch", "launch"]

@@ -1,0 +1,190 @@
+"""Sentences decoded by the models of a chain: word errors where they have labels, and confidence.
+
+Shapes: P frames, V tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+
+from cortext.decoding import Decoder, NBest
+from cortext.decoding.log_probs import log_softmax
+from cortext.models import AcousticModel, load_model
+from cortext.text.metrics import edit_counts
+from cortext_live.recalibration.chain import model_folder
+from cortext_live.recalibration.chain_entries import Entry
+from cortext_live.recalibration.labels import confidence_of
+from cortext_live.recalibration.promotion import Comparison, PromotionRule, compare
+from cortext_live.recalibration.recorded import LoggedSentence, LoggedSentences, blamed
+from cortext_live.recalibration.settings import ServiceSettings
+
+
+def day_of(model: AcousticModel, session: str) -> str:
+    """Return the day whose layer decodes a recording, as live decoding chooses it."""
+    return session if session in model.sessions else model.sessions[-1]
+
+
+class Judge:
+    """Decodes sentences with models of a chain, each once.
+
+    Args:
+        decoder: The search, with the options of the chain.
+        before_sentence: Is called before each sentence; it may wait.
+    """
+
+    MOST = 4000
+    """Decoded sentences that are kept, the latest ones."""
+
+    def __init__(self, decoder: Decoder, before_sentence: Callable[[], None]) -> None:
+        self.decoder = decoder
+        self._before_sentence = before_sentence
+        self._found: dict[tuple[int, int], NBest] = {}
+
+    def decode(
+        self, number: int, model: AcousticModel, sentences: Sequence[LoggedSentence]
+    ) -> list[NBest]:
+        """Return what a model decodes.
+
+        Args:
+            number: The model's number in the chain.
+            model: The model.
+            sentences: The sentences.
+
+        Raises:
+            SentenceFault: The model cannot be run on one of them.
+        """
+        for key in list(self._found)[: -self.MOST]:
+            del self._found[key]
+        for each in sentences:
+            if (number, each.number) not in self._found:
+                self._before_sentence()
+                day = day_of(model, each.utterance.session)
+                with blamed(each.number):
+                    logits_PV = model.logits(each.features_TC, day)
+                    found = self.decoder.decode(log_softmax(logits_PV), model.inventory)
+                self._found[number, each.number] = NBest(found[:1])
+        return [self._found[number, each.number] for each in sentences]
+
+    def forget_sentences(self, numbers: Collection[int]) -> None:
+        """Forget what was decoded of some utterances."""
+        self._found = {key: found for key, found in self._found.items() if key[1] not in numbers}
+
+    def forget_all_but(self, models: Sequence[int]) -> None:
+        """Forget what other models have decoded."""
+        self._found = {key: found for key, found in self._found.items() if key[0] in models}
+
+
+def word_errors(found: Sequence[NBest], sentences: Sequence[LoggedSentence]) -> list[int]:
+    """Return the word errors of decoded sentences, all of which have labels."""
+    return [
+        edit_counts((each.utterance.label or "").split(), nbest[0].text.split()).errors
+        for nbest, each in zip(found, sentences, strict=True)
+    ]
+
+
+class Evidence:
+    """Word errors and confidences of a model of a chain, beside its parent's.
+
+    Args:
+        chain: Directory of the chain.
+        judge: Decodes with its models.
+        sentences: Sentences of the usage log.
+        settings: Numbers of sentences.
+        rule: Fewest sentences that judge a model.
+    """
+
+    def __init__(
+        self,
+        chain: Path,
+        judge: Judge,
+        sentences: LoggedSentences,
+        settings: ServiceSettings,
+        rule: PromotionRule,
+    ) -> None:
+        self._chain = chain
+        self._judge = judge
+        self._sentences = sentences
+        self._settings = settings
+        self._rule = rule
+
+    def comparison(
+        self, entry: Entry, numbers: Sequence[int], level: float, other: int | None = None
+    ) -> Comparison | None:
+        """Compare a model with its parent on the latest labelled ones of some utterances.
+
+        Args:
+            entry: The model's.
+            numbers: The utterances, in the order of time.
+            level: Level of the bounds.
+            other: Number of another model than the parent to compare it with.
+
+        Returns:
+            The comparison; None if too few of them have labels and features.
+        """
+        utterances = self._sentences.log.utterances
+        labelled = [number for number in numbers if utterances[number].label is not None]
+        sentences = self._kept(labelled, self._settings.judging)
+        if len(sentences) < self._rule.fewest:
+            return None
+        found = self._both(entry, sentences, other)
+        of_other, own = (word_errors(each, sentences) for each in found)
+        n_words = [len((each.utterance.label or "").split()) for each in sentences]
+        return compare(of_other, own, n_words, level)
+
+    def confidences(
+        self, entry: Entry, numbers: Sequence[int], fewest: int = 1, other: int | None = None
+    ) -> tuple[float, float] | None:
+        """Return mean confidences on the latest unlabelled ones of some utterances.
+
+        Args:
+            entry: The model's.
+            numbers: The utterances, in the order of time.
+            fewest: Number of sentences that are needed.
+            other: Number of another model than the parent to compare it with.
+
+        Returns:
+            That of the parent, and the model's own; None for too few sentences.
+        """
+        utterances = self._sentences.log.utterances
+        unlabelled = [number for number in numbers if utterances[number].label is None]
+        sentences = self._kept(unlabelled, self._settings.watched)
+        if len(sentences) < fewest:
+            return None
+        of_parent, own = (
+            float(np.mean([confidence_of(each) for each in found]))
+            for found in self._both(entry, sentences, other)
+        )
+        return of_parent, own
+
+    def decoded(self, model: int, numbers: Sequence[int]) -> Iterator[tuple[LoggedSentence, NBest]]:
+        """Yield utterances whose features are kept, the latest first, as a model decodes them.
+
+        The features of one are in memory at a time: a day may have thousands.
+
+        Args:
+            model: Number of a model of the chain.
+            numbers: The utterances, labelled or not.
+        """
+        loaded = None
+        for number in numbers[::-1]:
+            sentence = self._sentences.sentence(number)
+            if sentence is not None:
+                loaded = loaded or load_model(model_folder(self._chain, model))
+                yield sentence, self._judge.decode(model, loaded, [sentence])[0]
+
+    def _both(
+        self, entry: Entry, sentences: list[LoggedSentence], other: int | None = None
+    ) -> Iterator[list[NBest]]:
+        """Yield what the parent decodes, or another model, then the model itself."""
+        for number in (entry.facts["parent"] if other is None else other, entry.number):
+            model = load_model(model_folder(self._chain, number))
+            yield self._judge.decode(number, model, sentences)
+
+    def _kept(self, numbers: Sequence[int], most: int) -> list[LoggedSentence]:
+        """Return the latest of some utterances whose features are kept."""
+        found = (self._sentences.sentence(number) for number in numbers[::-1])
+        return list(islice((each for each in found if each is not None), most))

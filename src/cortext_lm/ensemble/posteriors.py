@@ -1,0 +1,434 @@
+"""Averages of several acoustic models' posteriors, frame by frame, decoded like one model's.
+
+Shapes: P patches (frames), V tokens, S systems.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cortext.arguments import as_number, as_path, check_list, check_text, check_type
+from cortext.data.conventions import Conventions
+from cortext.data.trial import BIN_MS
+from cortext.decoding.decoder import Decoder, part_of
+from cortext.decoding.nbest import NBest, hypothesis_json
+from cortext.decoding.ngram.language_model import LanguageModel, language_model_checksum
+from cortext.decoding.options import DecoderOptions
+from cortext.decoding.saved import read_saved, to_log_probs
+from cortext.errors import DataError, DecodingError, TextError
+from cortext.files import read_json
+from cortext.processes import Progress
+from cortext.text.inventory import Inventory
+from cortext.text.language import EN, Language
+from cortext_lm.ensemble.candidates import Candidates
+from cortext_lm.ensemble.sources import candidate_of, trial_name
+
+AGAIN = "evaluate the run again"
+
+
+@dataclass(frozen=True)
+class LogitsOrigin:
+    """Origin of the logits in an evaluation directory.
+
+    Attributes:
+        inventory: The tokens, in their order.
+        frame_ms: Time from one frame to the next.
+        options: Options that its n-best lists were decoded with.
+        fitted: True if these were fitted to its run.
+        lm_checksum: Checksum of the language model of its n-best lists; None where it is not known.
+        cross_fitted: Options for trials that they were fitted on, by the trial's number.
+        language: Normalisation of the sentences.
+        bin_ms: Length of a bin of the recordings, in milliseconds.
+    """
+
+    inventory: Inventory
+    frame_ms: float
+    options: DecoderOptions
+    fitted: bool = False
+    lm_checksum: str | None = None
+    cross_fitted: Mapping[int, DecoderOptions] = field(default_factory=dict)
+    language: Language = EN
+    bin_ms: float = BIN_MS
+
+    @property
+    def conventions(self) -> Conventions:
+        """Tokens, language and length of a bin of the recordings."""
+        return Conventions(self.inventory, self.language, self.bin_ms)
+
+    @classmethod
+    def of(cls, directory: str | Path) -> LogitsOrigin:
+        """Return the origin of an evaluation directory's logits."""
+        directory = as_path(directory, "a directory")
+        facts = _json(directory / "metrics.json").get("provenance") or {}
+        try:
+            facts["inventory"]  # without it, `conventions_of` would take the release's
+            known = conventions_of(facts)
+            crossed = {
+                int(number): DecoderOptions.of(half["options"])
+                for half in facts.get("cross_fitted") or ()
+                for number in half["ids"]
+            }
+            return cls(
+                known.inventory,
+                float(facts["frame_ms"]),
+                DecoderOptions.of(facts.get("options")),
+                bool(facts.get("fitted")),
+                facts.get("lm_checksum"),
+                crossed,
+                known.language,
+                known.bin_ms,
+            )
+        except (DataError, DecodingError, TextError) as error:
+            raise DataError(error.what, where=directory / "metrics.json", fix=AGAIN) from None
+        except (KeyError, TypeError, AttributeError, ValueError):
+            raise DataError(
+                "does not say how its logits are ordered", where=directory, fix=AGAIN
+            ) from None
+
+    def require(self, lm: LanguageModel, directory: str | Path) -> None:
+        """Raise LanguageModelError unless a language model goes with the logits of a directory."""
+        lm.require(self.inventory, self.language, theirs=f"the logits of {directory}")
+
+    def searched_with(self, lm: str | Path) -> LogitsOrigin:
+        """Return the same with the options for a search with a language model.
+
+        They are the defaults where the options were fitted with another language model.
+        """
+        if self.fitted and self.lm_checksum != language_model_checksum(lm):
+            return replace(self, options=DecoderOptions(), fitted=False, cross_fitted={})
+        return self
+
+    def given(self, options: DecoderOptions | None) -> LogitsOrigin:
+        """Return the same with options that a user has given, if any."""
+        if options is None:
+            return self
+        return replace(self, options=options, fitted=False, cross_fitted={})
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the facts of `metrics.json` that `of` reads."""
+        groups: dict[DecoderOptions, list[int]] = {}
+        for number, options in self.cross_fitted.items():
+            groups.setdefault(options, []).append(number)
+        return {
+            **conventions_json(self.conventions),
+            "frame_ms": float(self.frame_ms),
+            "options": asdict(self.options),
+            "fitted": self.fitted,
+            "lm_checksum": self.lm_checksum,
+            "cross_fitted": [
+                {"options": asdict(options), "ids": numbers} for options, numbers in groups.items()
+            ],
+        }
+
+
+def check_together(first: Conventions, one: Path, second: Conventions, two: Path) -> None:
+    """Raise DataError unless two evaluations are of the same tokens, language and bins.
+
+    Args:
+        first: Conventions of the first evaluation.
+        one: Its directory.
+        second: Conventions of the other evaluation.
+        two: Its directory.
+    """
+    second.require(
+        first,
+        mine="this evaluation",
+        theirs=str(one),
+        where=two,
+        fix="combine evaluations of the same data by runs of the same tokens",
+        by_number=False,
+    )
+
+
+def conventions_json(conventions: Conventions) -> dict[str, Any]:
+    """Return conventions as `metrics.json` has them: tokens, and what is not the release's."""
+    found = conventions.to_json()
+    kept: dict[str, Any] = {name: found[name] for name in ("language", "bin_ms") if name in found}
+    return {"inventory": conventions.inventory.to_json()} | kept
+
+
+def conventions_of(facts: Mapping[str, Any]) -> Conventions:
+    """Return the conventions in the provenance of a `metrics.json`; without any, the release's."""
+    names = ("inventory", "language", "bin_ms")
+    return Conventions.from_json({name: facts[name] for name in names if name in facts})
+
+
+def average(
+    log_probs: Sequence[np.ndarray], mean: str, weights: Sequence[float] = ()
+) -> np.ndarray:
+    """Return log-probabilities float32 [P, V] of several systems as those of one.
+
+    A system of weight 0 is left out. Raises DecodingError for shapes that differ, and where a
+    geometric mean leaves nothing possible in a frame.
+
+    Args:
+        log_probs: Float [P, V] of each system, natural logs, all in one order of tokens.
+        mean: `arithmetic`, log(sum_s w_s p_s), or `geometric`, the sum of w_s log p_s made to add
+            up to 1 again.
+        weights: w_s of each system; they are made to add up to 1, and equal when empty.
+    """
+    for array in check_list(log_probs, "log_probs", "a list of arrays [frames, tokens]"):
+        check_type(array, np.ndarray, "log_probs", "a list of NumPy arrays [frames, tokens]")
+    check_text(mean, "mean")
+    weights = [as_number(each, "a weight", 0) for each in check_list(weights, "weights", "a list")]
+    shapes = {array.shape for array in log_probs}
+    if len(shapes) != 1:
+        raise DecodingError(
+            f"log-probabilities of shapes {', '.join(map(str, sorted(shapes)))} cannot be averaged"
+        )
+    if len(weights or log_probs) != len(log_probs):
+        raise DecodingError(f"{len(weights)} weights for {len(log_probs)} systems")
+    pairs = [
+        (array, float(w))
+        for array, w in zip(log_probs, weights or [1.0] * len(log_probs), strict=True)
+        if w
+    ]
+    if not pairs:
+        raise DecodingError("all weights are 0; one above 0 is needed")
+    total = sum(weight for _, weight in pairs)
+    stacked_SPV = np.stack([array.astype(np.float64) for array, _ in pairs])
+    shares_S11 = np.array([weight / total for _, weight in pairs])[:, None, None]
+    if mean == "arithmetic":
+        highest_PV = stacked_SPV.max(axis=0)
+        highest_PV[np.isneginf(highest_PV)] = 0.0
+        with np.errstate(divide="ignore"):
+            mixed_PV = highest_PV + np.log(
+                (shares_S11 * np.exp(stacked_SPV - highest_PV)).sum(axis=0)
+            )
+    else:
+        mixed_PV = (shares_S11 * stacked_SPV).sum(axis=0)
+    if mixed_PV.size and np.isneginf(mixed_PV.max(axis=1)).any():
+        raise DecodingError(
+            "no token is possible to all systems in some frame", fix="use mean=arithmetic"
+        )
+    return to_log_probs(mixed_PV)
+
+
+def read_average(
+    directories: Sequence[str | Path],
+    trials: Sequence[Candidates],
+    mean: str,
+    weights: Sequence[float] = (),
+) -> list[np.ndarray]:
+    """Return the averaged log-probabilities of each trial.
+
+    Args:
+        directories: Evaluations with logits, one a system.
+        trials: Trials to average, as `read_evaluations` gives them.
+        mean: See `average`.
+        weights: See `average`.
+
+    Returns:
+        float32 [P, V] of each trial; tokens are in the order of the first directory.
+
+    Raises:
+        DataError: Where logits are missing or do not go together.
+    """
+    directories = list(check_list(directories, "directories", "a list of directories"))
+    paths = [as_path(directory, "a directory") for directory in directories]
+    origins = [LogitsOrigin.of(path) for path in paths]
+    first = origins[0]
+    columns = []
+    for path, origin in zip(paths, origins, strict=True):
+        check_together(first.conventions, paths[0], origin.conventions, path)
+        if origin.frame_ms != first.frame_ms:
+            differs = f"a frame takes {origin.frame_ms:g} ms, in {paths[0]} {first.frame_ms:g} ms"
+            raise DataError(differs, where=path, fix="average runs with the same patch_stride")
+        columns.append(first.inventory.order_from(origin.inventory))
+    files = [_logit_files(path) for path in paths]
+    averaged = []
+    for trial in trials:
+        arrays = []
+        for path, named, origin, order_V in zip(paths, files, origins, columns, strict=True):
+            if trial.id not in named:
+                raise DataError(
+                    f"no logits of {trial_name(trial)}", where=path / "logits", fix=AGAIN
+                )
+            arrays.append(
+                to_log_probs(read_saved(named[trial.id], origin.inventory)[0].logits_PV)[:, order_V]
+            )
+            if len(arrays[-1]) != len(arrays[0]):
+                found = f"{len(arrays[-1])} frames, in {paths[0]} {len(arrays[0])}"
+                raise DataError(
+                    found,
+                    where=named[trial.id],
+                    fix="average runs with the same patch_size and stride",
+                )
+        try:
+            averaged.append(average(arrays, mean, weights))
+        except DecodingError as error:
+            raise DecodingError(
+                error.what, where=error.where or trial_name(trial), fix=error.fix
+            ) from None
+    return averaged
+
+
+def decode_average(
+    directories: Sequence[str | Path],
+    trials: Sequence[Candidates],
+    lm: str | Path,
+    *,
+    mean: str = "arithmetic",
+    weights: Sequence[float] = (),
+    options: DecoderOptions | None = None,
+    threads: int = 1,
+    progress: Callable[[int, int], None] | None = None,
+) -> tuple[list[np.ndarray], list[NBest]]:
+    """Return averaged log-probabilities and n-best lists of each trial.
+
+    Errors are those of `average`, `read_average` and `Decoder`.
+
+    Args:
+        directories: Evaluations with logits.
+        trials: Trials to decode, as `read_evaluations` gives them.
+        lm: Language-model directory.
+        mean: See `average`.
+        weights: See `average`.
+        options: Options of the search; None: those that the directories were decoded with. They
+            must be the same, unless they were fitted to each run; then the first one's are used.
+        threads: Threads of the search.
+        progress: Called with trials done and in all.
+    """
+    origin = average_origin(directories, lm, options)
+    decoder = Decoder.from_dir(lm, origin.options)
+    origin.require(decoder.lm, directories[0])
+    log_probs = read_average(directories, trials, mean, weights)
+    found = _decoded(decoder, origin, trials, log_probs, threads, progress)
+    return log_probs, [nbest.timed(origin.frame_ms) for nbest in found]
+
+
+def average_origin(
+    directories: Sequence[str | Path], lm: str | Path, options: DecoderOptions | None = None
+) -> LogitsOrigin:
+    """Return the tokens of averaged posteriors, and the options to search them with.
+
+    Arguments and errors are those of `decode_average`.
+    """
+    origins = [LogitsOrigin.of(directory).searched_with(lm) for directory in directories]
+    first = origins[0].given(options)
+    for directory, origin in zip(directories, origins, strict=True):
+        own = first.fitted and origin.fitted  # each run's own
+        if options is None and not own and origin.options != first.options:
+            differs = f"was decoded with other options than {directories[0]}"
+            raise DataError(differs, where=directory, fix="give the options with --decoder-options")
+    return replace(first, lm_checksum=language_model_checksum(lm))
+
+
+def _decoded(
+    decoder: Decoder,
+    origin: LogitsOrigin,
+    trials: Sequence[Candidates],
+    log_probs: Sequence[np.ndarray],
+    threads: int,
+    progress: Progress | None,
+    **changes: Any,
+) -> list[NBest]:
+    """Return the sentences of each trial, none with options that were fitted on itself."""
+    groups: dict[DecoderOptions, list[int]] = {}
+    for position, trial in enumerate(trials):
+        own = origin.cross_fitted.get(int(trial.id), origin.options)
+        groups.setdefault(own, []).append(position)
+    found: dict[int, NBest] = {}
+    for part, (options, positions) in enumerate(groups.items()):
+        lists = decoder.with_options(**vars(options) | changes).decode_batch(
+            [log_probs[position] for position in positions],
+            origin.inventory,
+            threads,
+            part_of(progress, part, len(groups)),
+        )
+        found |= zip(positions, lists, strict=True)
+    return [found[position] for position in range(len(trials))]
+
+
+def options_note(directory: str | Path, lm: str | Path) -> str:
+    """Return a line about the options that an evaluation's logits are searched with again."""
+    origin = LogitsOrigin.of(directory)
+    if not origin.fitted:
+        return f"decoder options: those of {directory}"
+    if not origin.searched_with(lm).fitted:
+        return (
+            f"decoder options: the defaults; those of {directory} were fitted with another language"
+            " model"
+        )
+    crossed = ", cross-fitted" if origin.cross_fitted else ""
+    return f"decoder options: those of {directory}, fitted to its run{crossed}"
+
+
+def _logit_files(directory: Path) -> dict[int, Path]:
+    """Return the file of each trial; its name begins with the trial's number."""
+    files = sorted((directory / "logits").glob("*.npy"))
+    if not files:
+        raise DataError("no logits", where=directory, fix=AGAIN)
+    numbers = [file.stem.partition("_")[0] for file in files]
+    return {
+        int(number): file for number, file in zip(numbers, files, strict=True) if number.isdecimal()
+    }
+
+
+def _json(path: Path) -> Any:
+    try:
+        return read_json(path)
+    except OSError as error:
+        raise DataError(f"cannot be read: {error.strerror}", where=path, fix=AGAIN) from None
+    except ValueError as error:
+        raise DataError(f"not valid JSON: {error}", where=path, fix=AGAIN) from None
+
+
+MOST_SENTENCES = 1000
+"""Number of a lattice's best sentences that count.
+
+With the search's default beam almost no lattice has more.
+"""
+
+
+def read_lattices(
+    directories: Sequence[str | Path],
+    trials: Sequence[Candidates],
+    lm: str | Path,
+    *,
+    options: DecoderOptions | None = None,
+    threads: int = 1,
+    progress: Progress | None = None,
+) -> list[Candidates]:
+    """Return the trials with all sentences of each run's lattice in place of its saved list.
+
+    A lattice is read as its sentences. Each is scored exactly (the sum of its paths, or the best of
+    them, as `recombine` says), so the sentences' shares are the lattice's posteriors. A large model
+    that ranked the saved lists has no part in a lattice. Errors are those of `read_average` and
+    `Decoder`.
+
+    Args:
+        directories: Evaluations with logits, one a system.
+        trials: Trials to search again.
+        lm: Language-model directory.
+        options: Options of the search; by default each run's own. `lattice_beam` bounds the
+            lattice.
+        threads: Threads of the search.
+        progress: Called with trials done and in all.
+    """
+    directories = list(check_list(directories, "directories", "a list of directories"))
+    for number, trial in enumerate(check_list(trials, "trials", "a list of Candidates"), 1):
+        check_type(trial, Candidates, f"trial {number}", "Candidates")
+    systems = []
+    for number, directory in enumerate(directories):
+        origin = LogitsOrigin.of(directory).searched_with(lm).given(options)
+        decoder = Decoder.from_dir(lm, origin.options)
+        origin.require(decoder.lm, directory)
+        log_probs = read_average([directory], trials, "arithmetic")  # of one run: its own
+        share = part_of(progress, number, len(directories))
+        found = _decoded(decoder, origin, trials, log_probs, threads, share, nbest=MOST_SENTENCES)
+        systems.append(
+            [
+                tuple(candidate_of(hypothesis_json(one), origin.language) for one in nbest)
+                for nbest in found
+            ]
+        )
+    return [
+        replace(trial, systems=lists, degraded=None)
+        for trial, *lists in zip(trials, *systems, strict=True)
+    ]

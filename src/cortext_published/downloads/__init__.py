@@ -1,0 +1,1 @@
+"""Published files: listed, downloaded, checked, unpacked, recorded."""
