@@ -54,9 +54,9 @@ checked: $(DEV)  ## the native part, looking for wrong addresses and undefined b
 	$(CMAKE) --build build/sanitize
 
 sanitize: checked  ## the tests of the native part with the checked build
-	$(CHECKED) $(BIN)/pytest -m "not slow" -k "not leak and not second_interpreter" -n 2 -q tests/native tests/decoding \
+	$(CHECKED) $(BIN)/pytest -m "not slow" -k "not leak and not second_interpreter" -n 2 -q tests/core/native tests/core/decoding \
 	    tests/attacks/test_native.py tests/attacks/test_native_arrays.py \
-	    $(addprefix --ignore=tests/decoding/,ngram llm ensemble)
+	    $(addprefix --ignore=tests/core/decoding/,ngram llm ensemble)
 
 fuzz: checked  ## damaged files, with the usual build and with the checked one; damaged messages to the live servers
 	OMP_NUM_THREADS=1 $(BIN)/python tools/fuzz_native.py --seconds $(FUZZ_SECONDS) --out build/fuzz
@@ -90,8 +90,8 @@ NARROW := avx2
 test-narrow: $(DEV)  ## the tests of what chooses its instructions, as on a processor without AVX-512; NARROW=sse: without AVX, NARROW=avx512: without VNNI
 	mkdir -p build
 	$(CC) -O1 -shared -fPIC tests/support/narrow_processor.c -o build/narrow_processor.so -ldl
-	LD_PRELOAD=$(abspath build/narrow_processor.so) NARROW_PROCESSOR=$(NARROW) $(TEST) -q -m "not slow" tests/models tests/native \
-	    tests/decoding tests/bench tests/attacks/test_native.py tests/attacks/test_native_arrays.py
+	LD_PRELOAD=$(abspath build/narrow_processor.so) NARROW_PROCESSOR=$(NARROW) $(TEST) -q -m "not slow" tests/core/models tests/core/native \
+	    tests/core/decoding tests/bench tests/attacks/test_native.py tests/attacks/test_native_arrays.py
 
 AXE := build/axe/package/axe.min.js
 
@@ -119,14 +119,14 @@ $(VENV)-triton/.made: NO_DEPS := --no-deps
 environments: $(VENV)-tpu/.made $(VENV)-cloud/.made $(VENV)-tf/.made $(VENV)-falcon/.made $(VENV)-triton/.made  ## the environments of test-tpu, test-tf, test-falcon and test-triton
 
 test-tpu: $(VENV)/.built $(VENV)-tpu/.made $(VENV)-cloud/.made  ## tests of training on a TPU, on a CPU, and of renting one, in environments of their own
-	OMP_NUM_THREADS=1 $(VENV)-tpu/bin/python -m pytest -m tpu tests --ignore=tests/cloud
-	OMP_NUM_THREADS=1 $(VENV)-cloud/bin/python -m pytest -m tpu tests/cloud
+	OMP_NUM_THREADS=1 $(VENV)-tpu/bin/python -m pytest -m tpu tests --ignore=tests/tune/cloud
+	OMP_NUM_THREADS=1 $(VENV)-cloud/bin/python -m pytest -m tpu tests/tune/cloud
 
 test-tf: $(VENV)/.built $(VENV)-tf/.made  ## tests of training with TensorFlow, in an environment of their own
 	OMP_NUM_THREADS=1 $(VENV)-tf/bin/python -m pytest -m tf tests
 
 test-falcon: $(VENV)/.built $(VENV)-falcon/.made  ## the decoder for the FALCON challenge with its evaluator, in an environment of its own
-	OMP_NUM_THREADS=1 $(VENV)-falcon/bin/python -m pytest -q -m falcon tests/falcon
+	OMP_NUM_THREADS=1 $(VENV)-falcon/bin/python -m pytest -q -m falcon tests/published/falcon
 
 test-triton: $(VENV)/.built $(VENV)-triton/.made  ## the fused kernels for GPUs in Triton's interpreter, in an environment of its own
 	OMP_NUM_THREADS=1 $(VENV)-triton/bin/python -m pytest -q $$(grep -rlw --include='test_*.py' needs_triton tests)

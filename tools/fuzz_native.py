@@ -33,7 +33,7 @@ from cortext.errors import CortextError, LanguageModelError
 from cortext.text.inventory import LM, get_inventory
 from cortext.text.lexicon import Lexicon
 
-MADE_BY_LMPLZ = Path(__file__).parent.parent / "tests/decoding/ngram/lmplz"
+MADE_BY_LMPLZ = Path(__file__).parent.parent / "tests/core/decoding/ngram/lmplz"
 BINARIES = {
     "probing": dict(type="probing"),
     "restprobing": dict(type="rest_probing"),

@@ -4,7 +4,7 @@
 words so far, the tokens of the word that it is within, and the last token. Each frame extends every
 hypothesis by every token that may follow; hypotheses that become equal are joined. Without a beam
 nothing is lost, so what is left after the last frame are all sentences with their exact scores.
-`tests/decoding/test_search_oracle.py` checks this file by hand and against PyTorch's CTC loss.
+`tests/core/decoding/test_search_oracle.py` checks this file by hand and against PyTorch's CTC loss.
 """
 
 from __future__ import annotations

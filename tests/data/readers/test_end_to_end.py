@@ -172,7 +172,7 @@ def test_causal_z_scores_equal_a_loop_over_bins(made: Made, tmp_path: Path) -> N
     assert cortext(["import", *made.words, "--out", str(out), "--normalise", "rolling"]) == 0
     found = in_files(out)
     expected = rolling(made.trials)
-    # A value that is far out counts for less (tests/data/test_outliers.py): its feature is left out.
+    # A value that is far out counts for less (tests/core/data/test_outliers.py): its feature is left out.
     near_C = np.abs(np.concatenate(expected)).max(axis=0) < 8
     assert near_C.mean() > 0.95
     for trial, z_TC in zip(made.trials, expected, strict=True):

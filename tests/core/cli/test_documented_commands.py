@@ -1,0 +1,75 @@
+"""Every command of ours in the README and the guides exists, with every option."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+import yaml
+
+from cortext.cli.tree import Group, all_commands
+from cortext.cli import run as cortext
+from cortext.decoding.options import DecoderOptions
+
+ROOT = Path(__file__).resolve().parents[3]
+GROUPS = {
+    name
+    for commands in all_commands().values()
+    for name, entry in commands.items()
+    if isinstance(entry, Group)
+}
+HELP: dict[tuple[str, ...], str] = {}
+
+
+def commands(document: str) -> list[str]:
+    """`cortext ...` in code spans and code blocks, without comments."""
+    text = (ROOT / document).read_text().replace("\\\n", " ")
+    spans = re.findall(r"(?<!`)`(cortext [a-z][^`]*)`(?!`)", text)
+    blocks = re.findall(r"^```(\w*)[^\n]*\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    shell = "\n".join(block for language, block in blocks if language in ("", "bash", "sh"))
+    lines = [line.split("  #")[0] for line in shell.splitlines() if line.startswith("cortext ")]
+    return [command for command in dict.fromkeys(spans + lines) if "|" not in command]
+
+
+def help_of(name: tuple[str, ...], capsys: pytest.CaptureFixture) -> str:
+    if name not in HELP:
+        assert cortext([*name, "--help"]) == 0, name
+        HELP[name] = capsys.readouterr().out
+    return HELP[name]
+
+
+@pytest.mark.parametrize(
+    "document",
+    ["README.md", *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md"))],
+)
+def test_commands_and_their_options_exist(document, capsys):
+    for command in commands(document):
+        words = shlex.split(command)[1:]
+        name = tuple(words[: 1 + (words[0] in GROUPS and len(words) > 1)])
+        known = set(re.findall(r"(?<![\w-])--?[a-z][a-z-]*", help_of(name, capsys)))
+        wrong = [
+            word for word in words if re.fullmatch("--?[a-z][a-z-]*", word) and word not in known
+        ]
+        assert not wrong, f"{document}: {command}: {wrong}"
+
+
+def test_the_published_settings_in_the_guide_are_options_of_the_search():
+    (text,) = re.findall(
+        r"^```yaml\n(.*?)^```",
+        (ROOT / "docs/start/coming-from-the-release.md").read_text(),
+        re.MULTILINE | re.DOTALL,
+    )
+    options = DecoderOptions().changed(yaml.safe_load(text))
+    assert options.lattice_beam * options.acoustic_scale == pytest.approx(8, abs=0.01)
+
+
+def test_the_documents_are_read_for_commands():
+    assert len(commands("README.md")) >= 11
+    names = "|".join(name for group in all_commands().values() for name in group)
+    taught = re.compile(rf"^cortext ({names}) |`cortext ({names})`", re.MULTILINE)
+    pages = [path.relative_to(ROOT) for path in (ROOT / "docs").rglob("*.md")]
+    found = {str(page): len(commands(str(page))) for page in pages}
+    assert sum(found.values()) >= 300
+    teaching = {str(page) for page in pages if taught.search((ROOT / page).read_text())}
+    assert len(teaching) >= 30
+    assert all(found[page] for page in teaching)
