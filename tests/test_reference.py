@@ -11,8 +11,8 @@ import griffe
 import pytest
 import yaml
 
-from cortext.cli.tree import Group, all_commands
 from cortext.cli import run as cortext
+from cortext.cli.tree import Group, all_commands
 from cortext.config import to_mapping
 from cortext.decoding import DecoderOptions
 from cortext.features.augment import AUGMENTATIONS

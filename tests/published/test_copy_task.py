@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from published import OPEN, SMALL, copy_task, personal_use, write_pickle
 from refusals import complaint
 
 import cortext
@@ -19,6 +18,7 @@ from cortext.evaluation.redecode import decode_evaluation
 from cortext.text.inventory import LM, RELEASE, Inventory
 from cortext_published.copy_task import import_copy_task
 from cortext_tune.decoder.material import DevSet
+from published import OPEN, SMALL, copy_task, personal_use, write_pickle
 
 
 @pytest.fixture(scope="module")

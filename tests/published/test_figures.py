@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
-from published import copy_task, personal_use, write_pickle
 from refusals import complaint
 
 from cortext.cli import run
@@ -25,6 +24,7 @@ from cortext_published.figures import (
     use_days,
 )
 from cortext_published.t15_analyses import read_analyses
+from published import copy_task, personal_use, write_pickle
 
 
 def edit_distance(reference: list[str], decoded: list[str]) -> int:

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from published import copy_task, write_pickle
 from small_training import legible_config
 
 from cortext.data import make_trial, write_session
@@ -20,6 +19,7 @@ from cortext.training import train
 from cortext_published.release.exchange import export_release
 from cortext_published.verification import Published, Verification, t15_facts, verify_t15
 from cortext_published.verification.published import COPY_TASK
+from published import copy_task, write_pickle
 
 SESSIONS = ("t15.2023.08.11", "t15.2023.08.13", "t15.2023.08.18")
 N_FEATURES = 16

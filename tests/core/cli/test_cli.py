@@ -20,7 +20,7 @@ import typer.main
 from refusals import complaint
 
 from cortext.cli import app, run
-from cortext.cli.tree import COMMANDS, all_commands
+from cortext.cli.tree import COMMANDS
 from cortext.data import make_trial, open_packed, write_session
 from cortext.errors import CortextError
 from cortext.training import train

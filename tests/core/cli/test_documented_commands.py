@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from cortext.cli.tree import Group, all_commands
 from cortext.cli import run as cortext
+from cortext.cli.tree import Group, all_commands
 from cortext.decoding.options import DecoderOptions
 
 ROOT = Path(__file__).resolve().parents[3]
