@@ -1,11 +1,7 @@
 """Our compiled kernels beside torch's own."""
 
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
-
 import pytest
 import torch
-from kernel_times import slower_than_torch
 from vectors import vectors_of
 
 from cortext.models import AcousticModel, GRUConfig, build_model
@@ -17,7 +13,8 @@ from cortext_bench.posteriors import INVENTORY
 
 def test_a_way_that_does_more_work_than_torch_is_noticed():
     assert no_more_work({EAGER: 12.0, "torch fp32": 12.0, "torch int8": 3.0})
-    assert not no_more_work({EAGER: 12.0, "torch fp32": 8.0, "torch int8": 12.1})
+    assert no_more_work({EAGER: 10.0, "torch fp32": 10.9})  # as much, but for chance
+    assert not no_more_work({EAGER: 12.0, "torch fp32": 8.0, "torch int8": 13.3})
     assert not no_more_work({EAGER: 12.6, "torch fp32": 24.9})
     # ONNX Runtime's ways are not ours.
     assert no_more_work({EAGER: 12.0, "torch bf16": 5.0, "onnx fp32": 13.0})
@@ -38,21 +35,20 @@ def test_steps_and_recurrence_are_timed():
         assert 0 < times["p50"] <= times["p99"] <= times["max"] < 60_000
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("lanes", [16, 8])
-def test_no_kernel_of_ours_does_more_work_than_torch_on_this_machine(lanes):
-    """With vectors of AVX-512, then with those of a processor that has only AVX2.
+@pytest.fixture(params=[16, 8])
+def lanes(request):
+    """Vectors of AVX-512, then those of a processor that has only AVX2."""
+    with vectors_of(request.param) as lanes:
+        yield lanes
 
-    Other work, and memory that is slow to reach, only add to the time: of three tries, each in a
-    new process with new memory, one has to show it.
-    """
-    with vectors_of(lanes):  # or it is skipped
-        pass
+
+@pytest.mark.slow
+def test_no_kernel_of_ours_does_more_work_than_torch_on_this_machine(lanes):
     slow = []
-    for _ in range(3):
-        with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
-            found = process.submit(slower_than_torch, lanes).result()
-        if found is None:
+    for _ in range(3):  # other work on the machine only adds to it: one try has to show it
+        work = kernel_work(steps=60)
+        if work.live_no_more and work.training_no_more:
             return
-        slow.append(found)
-    pytest.fail("\n".join(slow))
+        times_ms = work.live_ms | work.training_ms
+        slow.append({name: round(times["p50"], 2) for name, times in times_ms.items()})
+    pytest.fail(f"vectors of {lanes}, medians in ms: {slow}")
