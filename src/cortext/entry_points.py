@@ -6,6 +6,9 @@ needed, so that nothing here imports what stands on it:
 | group | what an entry is |
 |---|---|
 | `cortext.commands` | commands by heading, as `cortext.cli.tree.COMMANDS` |
+| `cortext.large_models` | `causal`: a class with the `check` and `load` of `LargeModelFiles` |
+| `cortext.clusters` | `ray`: what `WordSearch` calls to decode on a Ray cluster |
+| `cortext.evaluations` | `online`: the function of `cortext evaluate --online` |
 """
 
 from __future__ import annotations

@@ -59,7 +59,12 @@ def write_release_report(page: Path, published: ReleaseNumbers) -> list[Path]:
         name: Markup(figures.to_svg(figure, name, label)) for name, (figure, label) in drawn.items()
     }
     html = render(
-        "release.html.j2", published=published, figures=svgs, shares=SHARES, origin=provenance()
+        "release.html.j2",
+        "cortext_published",
+        published=published,
+        figures=svgs,
+        shares=SHARES,
+        origin=provenance(),
     )
     pictures = []
     with disk_errors(page):

@@ -8,16 +8,13 @@ Shapes: P patches of 80 ms, V tokens.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from cortext.decoding import Decoder, DecoderOptions, NBest
-from cortext.decoding.confidence import Calibrator
+from cortext.decoding import NBest
 from cortext.errors import CortextError, RunError, first_line
+from cortext.evaluation.decoder_files import DecoderFiles
 from cortext.evaluation.settings import LargeModelFiles
 from cortext.processes import Progress
 from cortext.text.inventory import Inventory
@@ -25,35 +22,6 @@ from cortext_tune.cluster import joined
 
 TASKS_PER_CPU = 4
 """Tasks for each processor of the cluster; several, so that a slow one holds up few trials."""
-
-
-@dataclass(frozen=True)
-class DecoderFiles:
-    """A decoder as it travels to other processes, which open its files themselves.
-
-    The n-gram is mapped into memory.
-
-    Attributes:
-        lm: Language-model directory.
-        llm: The large model that it asks; None without one.
-        calibrator: Calibrates its confidences; None without.
-    """
-
-    lm: Path
-    options: DecoderOptions
-    llm: LargeModelFiles | None = None
-    calibrator: Calibrator | None = None
-
-    def open(self) -> Decoder:
-        """Return the decoder; a process opens each language model once."""
-        decoder = _opened(self.lm).with_options(**vars(self.options))
-        decoder = decoder.with_calibrator(self.calibrator)
-        return decoder if self.llm is None else decoder.with_llm(self.llm.open())
-
-
-@lru_cache(maxsize=2)
-def _opened(lm: Path) -> Decoder:
-    return Decoder.from_dir(lm)
 
 
 def decode_on_cluster(

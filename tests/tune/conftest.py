@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from tiny_evaluation import tiny
 
 from cortext.data import pack
 from cortext.decoding.fake import fake_log_probs
@@ -14,6 +15,8 @@ from cortext.text.inventory import RELEASE
 from cortext_data.simulate import simulate
 from cortext_tune import Search, Study, comparison, tune_training
 from cortext_tune.decoder import result
+
+__all__ = ["tiny"]
 
 
 @pytest.fixture(autouse=True)

@@ -16,9 +16,10 @@ from cortext.decoding.fake import fake_log_probs
 from cortext.decoding.options import LLMOptions
 from cortext.errors import ConfigError, DecodingError, MissingLibrary, RunError
 from cortext.evaluation import evaluate
+from cortext.evaluation.decoder_files import DecoderFiles
 from cortext.evaluation.settings import LargeModelFiles
 from cortext.text.inventory import RELEASE
-from cortext_tune.cluster_decoding import DecoderFiles, decode_on_cluster, shared
+from cortext_tune.cluster_decoding import decode_on_cluster, shared
 
 
 @pytest.mark.slow

@@ -22,8 +22,8 @@ from safetensors.torch import load_file
 from cortext.cli import run
 from cortext.decoding import DecoderOptions
 from cortext.errors import ConfigError, MissingLibrary, RunError
+from cortext.evaluation.decoder_files import DecoderFiles
 from cortext_tune import Search, parse_space, workers
-from cortext_tune.cluster_decoding import DecoderFiles
 from cortext_tune.decoder.trial import DecodeJob
 from cortext_tune.workers import Outcome, RayTasks, WorkerOptions, WorkerProcesses
 

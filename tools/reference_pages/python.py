@@ -89,7 +89,7 @@ PARTS: dict[str, Part] = {
         (
             "cortext_live.recalibration.evaluation.evaluate_online",
             "cortext.evaluation.*",
-            "cortext_tune.cluster_decoding.DecoderFiles",
+            "cortext.evaluation.decoder_files.DecoderFiles",
             "cortext.evaluation.fitting.Fit",
             "cortext.evaluation.fitting.fit_options",
             "cortext_published.copy_task.import_copy_task",

@@ -92,7 +92,7 @@ def finite(value: Any) -> Any:
 
 def print_metrics(metrics: Metrics) -> None:
     """Print the error rates of an evaluation with their intervals."""
-    from cortext_lm.ensemble.posteriors import conventions_of
+    from cortext.evaluation.logits_origin import conventions_of
 
     rows = []
     crossed = ("wer", "cer") if metrics.n_cross_fitted else ()

@@ -25,6 +25,7 @@ from cortext.cli.console import (
 )
 from cortext.cli.options import Data, Participant, PromptedModelOptions, Run, searching
 from cortext.describe import percent
+from cortext.entry_points import load
 from cortext.errors import ConfigError
 from cortext.evaluation.settings import SearchSettings
 from cortext.plugins import load_plugins
@@ -165,8 +166,7 @@ def _evaluate_online(
     skip_bad: bool,
     as_json: bool,
 ) -> None:
-    from cortext_live.recalibration.evaluation import evaluate_online
-
+    evaluate_online = load("cortext.evaluations", "online")
     with progress_bar("learning") as progress:
         _, online = evaluate_online(
             run,

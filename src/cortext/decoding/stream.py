@@ -44,6 +44,9 @@ class LargeModel(Protocol):
     def describe(self) -> dict[str, Any]:
         """Return facts about the model for a result file; `notes` are lines for its users."""
 
+    def forget_notes(self) -> None:
+        """Drop the notes that were added in use; notes about the model itself stay."""
+
     def search_options(self, options: DecoderOptions) -> DecoderOptions:
         """Return the options that the search needs so that the model can take part."""
 

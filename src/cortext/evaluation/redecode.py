@@ -14,6 +14,8 @@ from cortext.decoding.options import DecoderOptions
 from cortext.decoding.saved import to_log_probs
 from cortext.evaluation.decoder_options import ChosenOptions
 from cortext.evaluation.fitted import TrialName
+from cortext.evaluation.logits_origin import LogitFiles, LogitsOrigin
+from cortext.evaluation.nbest_file import SavedTrialLists, language_of, read_nbest
 from cortext.evaluation.submission import check_predictions_file
 from cortext.evaluation.vocabularies import Vocabulary, decode_limited, read_vocabularies
 from cortext.files import atomic_write, disk_errors, read_json
@@ -22,9 +24,6 @@ from cortext.tables import sentence_table
 from cortext.text.inventory import RELEASE, Inventory
 from cortext.text.language import Language
 from cortext.text.metrics import ErrorRate, error_rate
-from cortext_lm.ensemble.candidates import Candidates
-from cortext_lm.ensemble.posteriors import LogitsOrigin, read_average
-from cortext_lm.ensemble.sources import read_evaluations
 
 OPEN = "open vocabulary"
 """Name of the trials that no vocabulary limits."""
@@ -102,20 +101,21 @@ def decode_evaluation(
     out = as_path(out, "out")
     check_type(decoder, Decoder, "decoder", "a Decoder")
     check_predictions_file(out)
-    trials = read_evaluations([directory])
+    directory = as_path(directory, "a directory")
+    language = language_of(directory)
+    trials = list(read_nbest(directory).values())
     origin = LogitsOrigin.of(directory)
     origin.require(decoder.lm, directory)
+    files = LogitFiles.of(directory, origin.inventory)
     log_probs = [
-        to_log_probs(array, temperature)
-        for array in read_average([directory], trials, "arithmetic")
-    ]
-    numbers = [int(trial.id) for trial in trials]
-    vocabularies = read_vocabularies(directory)
-    groups: dict[DecoderOptions, list[int]] = {}
-    own = [
-        None if options is None else options.without(_name(trial, origin.language))
+        # Rounded twice, as those of the run are where an ensemble searches it: the same bits.
+        to_log_probs(to_log_probs(files.log_probs(trial.key)), temperature)
         for trial in trials
     ]
+    numbers = [trial.number for trial in trials]
+    vocabularies = read_vocabularies(directory)
+    groups: dict[DecoderOptions, list[int]] = {}
+    own = [None if options is None else options.without(_name(trial, language)) for trial in trials]
     for n, fitted in enumerate(own):
         groups.setdefault(fitted or decoder.options, []).append(n)
     lists: dict[int, NBest] = {}
@@ -132,26 +132,27 @@ def decode_evaluation(
         )
         for n, nbest in zip(chosen, found, strict=True):
             lists[numbers[n]] = nbest.timed(origin.frame_ms)
-    rows = [(number, origin.language.normalize(lists[number][0].text)) for number in numbers]
+    rows = [(number, language.normalize(lists[number][0].text)) for number in numbers]
     with disk_errors(out):
         atomic_write(out, sentence_table(out, rows))
-    metrics = read_json(Path(directory) / "metrics.json")  # LogitsOrigin has checked it
+    metrics = read_json(directory / "metrics.json")  # LogitsOrigin has checked it
     return Redecoded(
         {number: lists[number] for number in numbers},
         "imported" in metrics["provenance"],
-        tuple(_compared(trials, lists, vocabularies, metrics, origin.language)),
+        tuple(_compared(trials, lists, vocabularies, metrics, language)),
         sum(each is not None for each in own),
         origin.inventory,
     )
 
 
-def _name(trial: Candidates, language: Language) -> TrialName:
-    session, block, number = str(trial.session), int(trial.block or 0), int(trial.trial or 0)
-    return TrialName(session, block, number, language.normalize(trial.reference or ""))
+def _name(trial: SavedTrialLists, language: Language) -> TrialName:
+    _, session, block, number = trial.key
+    said = language.normalize(trial.reference or "")
+    return TrialName(str(session), int(block or 0), int(number or 0), said)
 
 
 def _compared(
-    trials: Sequence[Candidates],
+    trials: Sequence[SavedTrialLists],
     lists: Mapping[int, NBest],
     vocabularies: Sequence[Vocabulary],
     metrics: Mapping[str, Any],
@@ -162,16 +163,19 @@ def _compared(
     limited = {number for vocabulary in vocabularies for number in vocabulary.trials}
     groups = {each.name: set(each.trials) for each in vocabularies}
     if groups:
-        groups[OPEN] = {int(trial.id) for trial in trials} - limited
-    groups["all trials"] = {int(trial.id) for trial in trials}
+        groups[OPEN] = {trial.number for trial in trials} - limited
+    groups["all trials"] = {trial.number for trial in trials}
     per = {name: rates["per"] for name, rates in (metrics.get("per_corpus") or {}).items()}
     per["all trials"] = metrics.get("per")
     for name, members in groups.items():
-        chosen = [trial for trial in said if trial.id in members]
+        chosen = [trial for trial in said if trial.number in members]
         if chosen:
             references = [trial.reference for trial in chosen]
-            before = [" ".join(trial.systems[0][0].words) for trial in chosen]
-            now = [lists[int(trial.id)][0].text for trial in chosen]
+            before = [
+                " ".join(language.normalize(trial.hypotheses[0]["text"]).split())
+                for trial in chosen
+            ]
+            now = [lists[trial.number][0].text for trial in chosen]
             yield Comparison(
                 name,
                 len(chosen),

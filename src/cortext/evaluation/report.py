@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from cortext.data.trial import Session
@@ -70,6 +70,7 @@ def write_report(
     inventory, language = found.conventions.inventory, found.conventions.language
     page = render(
         "report.html.j2",
+        "cortext.evaluation",
         metrics=metrics,
         title=(
             "Evaluation of the published copy task"
@@ -111,19 +112,25 @@ def write_report(
     path.write_text(page, encoding="utf-8")
 
 
-def render(template: str, **values: Any) -> str:
-    """Return a page made of one of the templates.
+def render(template: str, package: str, /, **values: Any) -> str:
+    """Return a page made of a template.
 
     Whatever is not Markup is escaped, and so are characters that a page would hide.
+
+    Args:
+        template: Name of the file.
+        package: Package that has it in its folder `templates`. It may extend and import those of
+            this package.
+        **values: Values that the template names.
     """
-    page = _environment().get_template(template).render(**values)
+    page = _environment(package).get_template(template).render(**values)
     return HIDDEN.sub(lambda match: match[0].encode("unicode_escape").decode(), page)
 
 
 @cache  # its templates are compiled once
-def _environment() -> Environment:
+def _environment(package: str) -> Environment:
     environment = Environment(
-        loader=PackageLoader("cortext.evaluation"),
+        loader=ChoiceLoader([PackageLoader(package), PackageLoader("cortext.evaluation")]),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

@@ -18,6 +18,7 @@ from cortext.data.packed import data_path
 from cortext.decoding.ngram.language_model import language_model_checksum
 from cortext.errors import DataError
 from cortext.evaluation.calibration import trial_calibrations
+from cortext.evaluation.logits_origin import LogitsOrigin, conventions_json
 from cortext.evaluation.recognise import Data, Recognised, Results, recognise
 from cortext.evaluation.scores import (
     BLEU_HINT,
@@ -44,7 +45,6 @@ from cortext.processes import Progress
 from cortext.provenance import provenance
 from cortext.tables import csv_table, json_text
 from cortext.training.checkpoint import read_identity
-from cortext_lm.ensemble.posteriors import LogitsOrigin, conventions_json
 
 if TYPE_CHECKING:
     from cortext.evaluation.report import Compared

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cortext.arguments import as_count, as_number, as_path, check_text, check_type
+from cortext.entry_points import load
 from cortext.settings import Setting
 
 if TYPE_CHECKING:
     from cortext.decoding.options import DecoderOptions
-    from cortext_lm.llm.large_model import LLM
+    from cortext.decoding.stream import LargeModel
 
     Options = DecoderOptions | Mapping[str, Any] | str | Path | None
 else:  # The command line reads the fields below, and `cortext --help` should not load the search.
@@ -40,7 +41,7 @@ GpusPerWorker = Annotated[
 
 @dataclass(frozen=True)
 class LargeModelFiles:
-    """Files of a large language model, as `CausalLM.load` takes them.
+    """Files of a large language model, as the entry point `causal` of large models takes them.
 
     Attributes:
         model: Directory, or name at Hugging Face.
@@ -70,23 +71,20 @@ class LargeModelFiles:
 
     def check(self) -> None:
         """Raise LanguageModelError where there is no such model; no weights are read."""
-        from cortext_lm.llm.model import CausalLM
+        load("cortext.large_models", "causal").check(self.model, self.lora)
 
-        CausalLM.check(self.model, self.lora)
-
-    def open(self) -> LLM:
+    def open(self) -> LargeModel:
         """Load the model, without notes of earlier use; a process keeps the last one it loaded."""
         reader = _loaded(self)
-        reader.lm.forget_notes()
+        reader.forget_notes()
         return reader
 
 
 @lru_cache(maxsize=1)
-def _loaded(files: LargeModelFiles) -> LLM:
-    from cortext_lm.llm.large_model import LLM
-    from cortext_lm.llm.model import CausalLM
-
-    return LLM(CausalLM.load(files.model, files.lora, files.device))
+def _loaded(files: LargeModelFiles) -> LargeModel:
+    kind = load("cortext.large_models", "causal")
+    reader: LargeModel = kind.load(files.model, files.lora, files.device)
+    return reader
 
 
 @dataclass(frozen=True, kw_only=True)

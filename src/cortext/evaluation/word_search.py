@@ -17,6 +17,7 @@ from cortext.cores import available_cores
 from cortext.data.packed import PackedSplit
 from cortext.decoding import Decoder, DecoderOptions, NBest
 from cortext.decoding.ngram import LanguageModel
+from cortext.entry_points import load
 from cortext.errors import DataError, DecodingError
 from cortext.evaluation.confidence import (
     RAW,
@@ -25,6 +26,7 @@ from cortext.evaluation.confidence import (
     drop_confidence,
     keep_confidence,
 )
+from cortext.evaluation.decoder_files import DecoderFiles
 from cortext.evaluation.decoder_options import ChosenOptions, choose_options
 from cortext.evaluation.fit_confidence import fit_confidence
 from cortext.evaluation.fitted import TrialName, fit_to_run, kept_before
@@ -33,7 +35,6 @@ from cortext.models import AcousticModel
 from cortext.models.card import Conventional
 from cortext.processes import Progress
 from cortext.text.inventory import Inventory
-from cortext_tune.cluster_decoding import DecoderFiles, decode_on_cluster
 
 
 @contextmanager
@@ -238,6 +239,8 @@ class WordSearch:
         llm = settings.llm and settings.llm.resolved()
         # Absolute paths: a task may run in another directory.
         files = DecoderFiles(decoder.lm_dir.resolve(), options, llm, calibrator)
+        decode_on_cluster = load("cortext.clusters", "ray")
+        found: list[NBest]
         found, about_llm = decode_on_cluster(
             settings.ray,
             files,

@@ -27,6 +27,7 @@ from matplotlib.figure import Figure
 from cortext.decoding import DecoderOptions
 from cortext.errors import DataError
 from cortext.evaluation.figures import BLUE, INK, ORANGE, STYLE, panels
+from cortext.evaluation.logits_origin import LogitsOrigin
 from cortext.evaluation.settings import LargeModelFiles
 from cortext.provenance import provenance
 from cortext.text.metrics import bootstrap_interval, edit_counts, error_rate
@@ -36,7 +37,7 @@ from cortext_bench.materials import write_posteriors
 from cortext_bench.posteriors import INVENTORY, Utterance, halves
 from cortext_bench.workers import ONE_THREAD, WorkerProcess
 from cortext_lm.ensemble import Candidates, EnsembleOptions, combine, read_evaluations
-from cortext_lm.ensemble.posteriors import LogitsOrigin, read_average
+from cortext_lm.ensemble.posteriors import read_average
 
 Settings = dict[str, Any]
 

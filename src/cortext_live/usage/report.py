@@ -40,6 +40,7 @@ def write_use_report(path: Path, use: Use) -> None:
         by_day_svg = Markup(figures.to_svg(by_day(use.days), "by-day", label))
     page = render(
         "use.html.j2",
+        "cortext_live.usage",
         use=use,
         overall=use.overall,
         ratings=RATINGS,

@@ -12,6 +12,7 @@ from rapidfuzz.distance import Levenshtein
 
 from cortext.arguments import check_list
 from cortext.errors import DecodingError
+from cortext.evaluation.nbest_file import TrialKey
 from cortext.text.language import EN, Language
 from cortext_lm.ensemble.options import EnsembleOptions
 
@@ -79,6 +80,11 @@ class Candidates:
             reference=reference,
             language=language,
         )
+
+    @property
+    def key(self) -> TrialKey:
+        """The fields that name its trial in `nbest.jsonl`."""
+        return self.id, self.session, self.block, self.trial
 
     @property
     def said(self) -> tuple[str, ...] | None:

@@ -15,6 +15,8 @@ from cortext.decoding.nbest import NBest, hypothesis_json
 from cortext.decoding.ngram import LanguageModel
 from cortext.decoding.options import DecoderOptions
 from cortext.errors import DataError, DecodingError
+from cortext.evaluation.logits_origin import LogitsOrigin
+from cortext.evaluation.nbest_file import NBEST
 from cortext.files import atomic_directory, disk_errors, read_json, refuse_foreign
 from cortext.processes import Progress
 from cortext.provenance import provenance
@@ -26,12 +28,11 @@ from cortext_lm.ensemble.combine import Combined, check_method, combine
 from cortext_lm.ensemble.correct import Corrector
 from cortext_lm.ensemble.options import EnsembleOptions
 from cortext_lm.ensemble.posteriors import (
-    LogitsOrigin,
     average_origin,
     decode_average,
     read_lattices,
 )
-from cortext_lm.ensemble.sources import NBEST, read_evaluations, read_lists
+from cortext_lm.ensemble.sources import read_evaluations, read_lists
 
 Lm = str | Path | None
 

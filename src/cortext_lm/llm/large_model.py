@@ -90,6 +90,11 @@ class LLM:
         """
         return cls(CausalLM.load(name, lora, device))
 
+    @staticmethod
+    def check(name: str | Path, lora: str | Path | None = None) -> None:
+        """Raise LanguageModelError where `load` would find no such model; no weights are read."""
+        CausalLM.check(name, lora)
+
     def in_language(self, language: Language) -> LLM:
         """Return the same model, with the same counts, for sentences of a language."""
         if language == self.language:
@@ -112,6 +117,10 @@ class LLM:
     def describe(self) -> dict[str, Any]:
         """Return facts about the model for a result file."""
         return self.lm.describe()
+
+    def forget_notes(self) -> None:
+        """Drop the notes that were added in use; notes about the model itself stay."""
+        self.lm.forget_notes()
 
     def search_options(self, options: DecoderOptions) -> DecoderOptions:
         """Return the options that the search gets.

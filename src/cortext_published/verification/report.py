@@ -48,6 +48,7 @@ def page(result: Verification) -> str:
     seconds = sum(stage.seconds for stage in result.stages)
     return render(
         "verify.html.j2",
+        "cortext_published.verification",
         published=result.published,
         title=differs if n_failed else f"{name}: no check failed",
         result=result,

@@ -24,8 +24,8 @@ from cortext.evaluation.settings import GpusPerWorker, OptionsFile, Ray
 from cortext.settings import Setting
 
 if TYPE_CHECKING:
+    from cortext.evaluation.decoder_files import DecoderFiles
     from cortext_tune import DecoderSearch, Tuned
-    from cortext_tune.cluster_decoding import DecoderFiles
     from cortext_tune.decoder.material import Source
     from cortext_tune.decoder.result import Rate
     from cortext_tune.decoder.saved_logits import SavedLogits
@@ -244,10 +244,10 @@ def decoder(
     from cortext.decoding import DecoderOptions
     from cortext.decoding.log_probs import doubts
     from cortext.decoding.ngram import LanguageModel
+    from cortext.evaluation.decoder_files import DecoderFiles
     from cortext.evaluation.decoder_options import options_for
     from cortext_tune import tune_decoder
     from cortext_tune import workers as tuning_workers
-    from cortext_tune.cluster_decoding import DecoderFiles
     from cortext_tune.decoder.material import evaluated, tuning_parts
 
     def report(line: str) -> None:

@@ -24,13 +24,15 @@ from cortext.decoding.ngram.language_model import LanguageModel, file_checksums
 from cortext.decoding.options import DecoderOptions
 from cortext.decoding.saved import read_saved, to_log_probs
 from cortext.errors import ConfigError, DataError, RunError
+from cortext.evaluation.decoder_files import DecoderFiles
+from cortext.evaluation.logits_origin import LogitsOrigin
+from cortext.evaluation.nbest_file import NBEST
 from cortext.evaluation.vocabularies import Vocabulary, decode_limited, read_vocabularies
 from cortext.files import atomic_write, read_json
 from cortext.tables import json_text
 from cortext.text.inventory import Inventory, get_inventory
-from cortext_lm.ensemble.posteriors import LogitsOrigin, check_together
-from cortext_lm.ensemble.sources import NBEST, read_evaluations
-from cortext_tune.cluster_decoding import DecoderFiles
+from cortext_lm.ensemble.posteriors import check_together
+from cortext_lm.ensemble.sources import read_evaluations
 from cortext_tune.decoder.saved_logits import SavedLogits, read_references
 from cortext_tune.decoder.space import DecoderSearch
 from cortext_tune.space import Space, space_to_json

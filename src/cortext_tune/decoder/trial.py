@@ -9,9 +9,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from cortext.evaluation.decoder_files import DecoderFiles
 from cortext.text.language import EN, Language
 from cortext.text.metrics import edit_counts
-from cortext_tune.cluster_decoding import DecoderFiles
 from cortext_tune.decoder.material import Source, read_dev_set
 
 PARTS = 8
@@ -103,9 +103,13 @@ class ScoreJob:
 
     def work(self) -> dict[str, Any]:
         """Return `lists`: for each utterance its hypotheses, each with its `TextScore`."""
+        from cortext_lm.llm.large_model import LLM
+
         assert self.decoder.llm is not None
         material = read_dev_set(self.source)
         decoder = replace(self.decoder, llm=None).open()
-        reader = self.decoder.llm.open().in_language(decoder.language)
+        reader = self.decoder.llm.open()
+        assert isinstance(reader, LLM)
         found = material.decode(decoder, self.indices)
-        return {"lists": reader.read(found, self.decoder.options, self.context)}
+        lists = reader.in_language(decoder.language).read(found, self.decoder.options, self.context)
+        return {"lists": lists}

@@ -13,9 +13,9 @@ from cortext.config import load_config
 from cortext.decoding import Decoder, DecoderOptions
 from cortext.decoding.saved import to_log_probs
 from cortext.errors import DataError, DecodingError
+from cortext.evaluation.decoder_files import DecoderFiles
 from cortext.evaluation.fitting import STARTS
 from cortext_tune import DecoderSearch, parse_space, tune_decoder
-from cortext_tune.cluster_decoding import DecoderFiles
 from cortext_tune.decoder.material import DevSet, tuning_parts
 from cortext_tune.decoder.saved_logits import SavedLogits, read_references
 from cortext_tune.decoder.space import SEARCHED

@@ -15,9 +15,9 @@ from cortext.decoding import Decoder, DecoderOptions
 from cortext.decoding.log_probs import log_softmax
 from cortext.decoding.options import LLMOptions
 from cortext.errors import ConfigError, DataError, RunError
+from cortext.evaluation.decoder_files import DecoderFiles
 from cortext.evaluation.settings import LargeModelFiles
 from cortext_tune import DecoderSearch, parse_space, tune_decoder
-from cortext_tune.cluster_decoding import DecoderFiles
 from cortext_tune.decoder import trial as decoder_trial
 from cortext_tune.decoder.material import DevSet, describe, is_search_file, tuning_parts
 from cortext_tune.study import begin_study

@@ -8,9 +8,9 @@ from engine_cases import NEUTRAL
 from cortext.decoding import Decoder, DecoderOptions, Hypothesis
 from cortext.decoding.options import LLMOptions
 from cortext.errors import LanguageModelError, MissingLibrary, RunError
+from cortext.evaluation.decoder_files import DecoderFiles
 from cortext.evaluation.settings import LargeModelFiles
 from cortext_tune import DecoderSearch, parse_space, tune_decoder
-from cortext_tune.cluster_decoding import DecoderFiles
 from cortext_tune.decoder.material import tuning_parts
 
 pytest.importorskip("optuna")
