@@ -1,12 +1,11 @@
 """Small session files, written for real."""
 
-import resource
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
+from full_disk import full_disk  # noqa: F401 # a fixture
 
 from cortext.data import Trial, write_session
 
@@ -52,20 +51,3 @@ def dataset_root(tmp_path: Path) -> Path:
             trials = trials_of(session, block, labelled=split != "test")
             write_session(root / session / f"data_{split}.hdf5", trials)
     return root
-
-
-@pytest.fixture
-def full_disk() -> Callable[[int], object]:
-    """A context in which no file can grow beyond so many bytes, as on a disk with no more room."""
-
-    @contextmanager
-    def limited(n_bytes: int) -> Iterator[None]:
-        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-        # Python ignores SIGXFSZ: writes fail with EFBIG.
-        resource.setrlimit(resource.RLIMIT_FSIZE, (n_bytes, hard))
-        try:
-            yield
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-
-    return limited

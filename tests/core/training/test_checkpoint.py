@@ -12,6 +12,7 @@ from pathlib import Path
 import forked_training
 import pytest
 import torch
+from clear_recordings import twelve_batches
 from safetensors.torch import load_file
 
 from cortext.config import save_config
@@ -20,8 +21,6 @@ from cortext.models import load_model
 from cortext.training import Trainer, train
 from cortext.training.checkpoint import RunDirectory, RunState, write_culprits
 from cortext.training.runlog import MetricsLog
-
-from .conftest import twelve_batches
 
 
 def lines(run: Path) -> list[dict]:

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from clear_recordings import SESSIONS, write_recordings
 from safetensors.torch import load_file
 
 from cortext.data import open_dataset, write_session
@@ -24,8 +25,6 @@ from cortext.training.batches import Batches
 from cortext.training.memory import ResidentTrials
 from cortext.training.setup import with_labels
 from cortext.training.torch_backend import TorchBackend
-
-from .conftest import SESSIONS, write_recordings
 
 
 def lines(run: Path, kind: str) -> list[dict]:
