@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-import cortext
+import cortext_data
 from cortext.processes import threads
 from cortext.provenance import provenance
 from cortext.text.language import EN, get_language
@@ -30,7 +30,7 @@ from cortext_live.casing.scores import CasingScores
 from cortext_live.casing.texts import Sentence, part_of, read_sentences
 from cortext_live.casing.train import CasingOptions, fit_caser, scored
 
-SHIPPED = Path(cortext.__file__).parent / "data" / "simulate"
+SHIPPED = Path(cortext_data.__file__).parent / "simulate"
 SIMULATOR = [SHIPPED / "text" / f"{name}.txt" for name in ("care", "home", "people", "world")]
 SPANISH = [SHIPPED / "spanish" / "text.txt"]
 HELD_OUT = range(4)

@@ -96,7 +96,7 @@ def real_data() -> Path:
 def commands(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A folder for the PATH: its `cortext` and `python -c` have loaded the package already.
 
-    The one that users start is started by tests/core/data/test_demo.py.
+    The one that users start is started by tests/data/test_demo.py.
     """
     with serve(tmp_path_factory.mktemp("commands") / "bin") as folder:
         yield folder

@@ -35,7 +35,8 @@ from cortext.plugins import load_plugin
 from cortext.training.loss import ctc_loss
 from cortext.training.setup import new_model
 from cortext_data.readers.t12 import t12
-from cortext_data.simulate import SimulatorConfig
+from cortext_data.simulate import SimulatorConfig, simulate
+from cortext_live import Pipeline
 from cortext_live.core.acoustic_stream import AcousticStream, EndpointOptions, PipelineOptions
 from cortext_live.voices import open_voice
 from cortext_lm import ensemble
@@ -157,15 +158,15 @@ READING: Table = {
 }
 
 WRITING: Table = {
-    "simulate": (lambda w, v: cortext.simulate(v, "tiny"), OUTS),
-    "simulate, preset": (lambda w, v: cortext.simulate(w.root / "s", v), (None, 3, "tinny")),
-    "simulate, seed": (lambda w, v: cortext.simulate(w.root / "s", "tiny", seed=v), (-1, 1.5, "x")),
+    "simulate": (lambda w, v: simulate(v, "tiny"), OUTS),
+    "simulate, preset": (lambda w, v: simulate(w.root / "s", v), (None, 3, "tinny")),
+    "simulate, seed": (lambda w, v: simulate(w.root / "s", "tiny", seed=v), (-1, 1.5, "x")),
     "simulate, workers": (
-        lambda w, v: cortext.simulate(w.root / "s", "tiny", workers=v),
+        lambda w, v: simulate(w.root / "s", "tiny", workers=v),
         (0, "2", 1.5),
     ),
     "simulate, text": (
-        lambda w, v: cortext.simulate(w.root / "s", "tiny", text=v),
+        lambda w, v: simulate(w.root / "s", "tiny", text=v),
         (3, ["a"], "nowhere"),
     ),
     "pack": (lambda w, v: data.pack(v, w.root / "p"), PATHS),
@@ -262,18 +263,18 @@ RUNNING: Table = {
     ),
     "greedy, inventory": (lambda w, v: decoding.greedy(w.log_probs, v), INVENTORIES),
     "Pipeline": (
-        lambda w, v: cortext.Pipeline(*v),
+        lambda w, v: Pipeline(*v),
         lambda w: (
             *((None, None), (str(w.run), w.decoder), (w.decoder, w.model)),
             *((w.model, str(w.lm_dir)), (w.model, w.decoder, "day"), (w.model, w.decoder, None)),
         ),
     ),
     "Pipeline, options": (
-        lambda w, v: cortext.Pipeline(w.model, w.decoder, options=v),
+        lambda w, v: Pipeline(w.model, w.decoder, options=v),
         (None, {"endpoint": None}),
     ),
     "push": (
-        lambda w, v: cortext.Pipeline(w.model, None).push(v),
+        lambda w, v: Pipeline(w.model, None).push(v),
         lambda w: (
             None,
             w.x.tolist(),
@@ -376,9 +377,9 @@ TRAINING: Table = {
     "model_config": (lambda w, v: models.model_config(v), (None, "gru", {"n_units": "x"})),
     "register": (lambda w, v: models.register("x")(v), (3, SimpleNamespace)),
     "augment": (lambda w, v: features.augmentation_configs(v), ([3], [{"kind": "drft"}])),
-    "launch": (lambda w, v: cortext.launch(v), (None, 3, "nowhere")),
-    "launch, accelerator": (lambda w, v: cortext.launch("tiny", v), (None, 3, ["tpu"])),
-    "launch, data": (lambda w, v: cortext.launch("tiny", data=v), (3, ["data"], b"data")),
+    "launch": (lambda w, v: tuning.launch(v), (None, 3, "nowhere")),
+    "launch, accelerator": (lambda w, v: tuning.launch("tiny", v), (None, 3, ["tpu"])),
+    "launch, data": (lambda w, v: tuning.launch("tiny", data=v), (3, ["data"], b"data")),
     "smooth": (lambda w, v: features.smooth(v), (None, np.zeros((1, 9, 4)), torch.zeros(9, 4))),
     "padding": (lambda w, v: features.smooth(torch.zeros(1, 9, 4), padding=v), (None, "x")),
     "prepare": (
@@ -523,7 +524,7 @@ PARTS: Table = {
         lambda w, v: AcousticStream(w.model, options=v),
         (None, {"smoothing": "causal"}),
     ),
-    "Pipeline, stepper": (lambda w, v: cortext.Pipeline(None, None, stepper=v), THINGS),
+    "Pipeline, stepper": (lambda w, v: Pipeline(None, None, stepper=v), THINGS),
     "open_voice": (lambda w, v: open_voice(v), (None, 3, ["formant"], np.zeros(3))),
     "build_cache": (
         lambda w, v: speechllm.build_cache(v, "nowhere", "formant", w.root / "cache"),

@@ -180,22 +180,22 @@ def test_every_recipe_is_listed(rows):
 
 
 @pytest.fixture(scope="module")
-def package() -> Any:
-    return griffe.load("cortext", search_paths=[ROOT / "src"])
+def packages() -> griffe.ModulesCollection:
+    return python.load()
 
 
 @pytest.fixture(scope="module")
-def documented(package) -> set[str]:
+def documented(packages) -> set[str]:
     """Full names of the objects that the pages document."""
-    text = "".join(python.pages(package).values())
-    found = {resolved(package, name) for name in re.findall(r"^::: (\S+)", text, re.MULTILINE)}
+    text = "".join(python.pages(packages).values())
+    found = {resolved(packages, name) for name in re.findall(r"^::: (\S+)", text, re.MULTILINE)}
     assert len(found) > 150
     assert all(each.docstring for each in found)  # without one mkdocstrings shows nothing
     return {each.canonical_path for each in found}
 
 
-def resolved(package: Any, name: str) -> Any:
-    found = package[name.partition(".")[2]]
+def resolved(packages: griffe.ModulesCollection, name: str) -> Any:
+    found = packages[name]
     if found.is_module and found.name in found.members:  # `adapt` of `cortext.training.adapt`
         found = found[found.name]
     return found.final_target if found.is_alias else found
@@ -223,13 +223,13 @@ def used(document: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_every_name_that_a_document_uses_is_in_the_reference(document, package, documented):
+def test_every_name_that_a_document_uses_is_in_the_reference(document, packages, documented):
     missing = set()
     for name in used(document):
         try:
-            found = resolved(package, name)
+            found = resolved(packages, name)
         except KeyError:  # an attribute that an instance gets
-            found = resolved(package, name.rpartition(".")[0])
+            found = resolved(packages, name.rpartition(".")[0])
             assert found.is_class or found.is_attribute, name
         path = found.canonical_path
         if not found.is_module and not any(

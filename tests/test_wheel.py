@@ -31,11 +31,13 @@ LICENCES = {
     "src/cortext_live/page/web/atkinson-next.LICENSE.txt": "SIL OPEN FONT LICENSE",
 }
 """Licence file: what it says."""
-# Imports every part of the package that needs no extra, and says where all of it comes from.
+# Imports every part of the packages that needs no extra, and says where all of it comes from.
 WHERE = """
 import importlib.metadata, json, sys
 import cortext, cortext._native, cortext.cli, cortext.decoding, cortext.evaluation, cortext.training
-modules = [m.__file__ for name, m in sys.modules.items() if name.split(".")[0] == "cortext" and m.__file__]
+import cortext_bench, cortext_data.demo, cortext_live.core.pipeline, cortext_lm, cortext_published, cortext_speechllm
+import cortext_tpu, cortext_tune.cloud
+modules = [m.__file__ for name, m in sys.modules.items() if name.startswith("cortext") and m.__file__]
 mapped = {line.split()[-1] for line in open("/proc/self/maps") if "cortext" in line}
 print(json.dumps({"modules": modules, "mapped": sorted(mapped), "version": cortext.__version__,
                   "installed": importlib.metadata.version("cortext-bci"), "torch": sys.modules["torch"].__file__}))
@@ -144,9 +146,9 @@ def test_the_tag_is_that_of_this_python_on_manylinux(wheel, content):
     assert platform.split(".")[0].startswith("manylinux_2_")
 
 
-def test_the_wheel_holds_the_package_and_nothing_else(content):
+def test_the_wheel_holds_the_packages_and_nothing_else(content):
     tracked = subprocess.run(
-        ["git", "-C", ROOT, "ls-files", "src/cortext"], check=True, capture_output=True, text=True
+        ["git", "-C", ROOT, "ls-files", "src"], check=True, capture_output=True, text=True
     ).stdout.split()
     sources = {name.removeprefix("src/") for name in tracked}
     compiled = {f"cortext/_native{sysconfig.get_config_var('EXT_SUFFIX')}"}

@@ -19,23 +19,17 @@ if TYPE_CHECKING:
     from cortext.text import error_rate
     from cortext.training import Trainer, train
     from cortext.training.checks import check_model
-    from cortext_data.simulate import simulate
-    from cortext_live.core.pipeline import Pipeline
-    from cortext_tune.cloud import launch
 
 __all__ = [
     "CortextError",
     "Decoder",
     "LanguageModel",
-    "Pipeline",
     "Trainer",
     "check_model",
     "error_rate",
     "evaluate",
-    "launch",
     "load_model",
     "open_dataset",
-    "simulate",
     "train",
 ]
 
@@ -44,15 +38,12 @@ _HOMES = {
     "CortextError": "cortext.errors",
     "Decoder": "cortext.decoding",
     "LanguageModel": "cortext.decoding.ngram",
-    "Pipeline": "cortext_live.core.pipeline",
     "Trainer": "cortext.training",
     "check_model": "cortext.training.checks",
     "error_rate": "cortext.text",
     "evaluate": "cortext.evaluation",
-    "launch": "cortext_tune.cloud",
     "load_model": "cortext.models",
     "open_dataset": "cortext.data.packed_dataset",
-    "simulate": "cortext_data.simulate",
     "train": "cortext.training",
 }
 __getattr__ = lazily(__name__, _HOMES)

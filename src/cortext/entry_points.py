@@ -9,6 +9,7 @@ needed, so that nothing here imports what stands on it:
 | `cortext.large_models` | `causal`: a class with the `check` and `load` of `LargeModelFiles` |
 | `cortext.clusters` | `ray`: what `WordSearch` calls to decode on a Ray cluster |
 | `cortext.evaluations` | `online`: the function of `cortext evaluate --online` |
+| `cortext.backends` | a class that takes training steps, `cortext.training.backend.JobBackend` |
 """
 
 from __future__ import annotations

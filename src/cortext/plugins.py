@@ -62,7 +62,15 @@ def load_plugins(paths: Iterable[str | Path]) -> None:
 
 def is_own(thing: Any) -> bool:
     """Tell whether a class, or the class of an object, is a user's own and not one of cortext."""
-    return not _class(thing).__module__.startswith(("cortext.", "torch."))
+    module = _class(thing).__module__
+    return not (is_of_cortext(module) or module.startswith("torch."))
+
+
+def is_of_cortext(module: str) -> bool:
+    """Tell whether a module is in one of cortext's packages: `cortext`, `cortext_live` ..."""
+    package = module.partition(".")[0]
+    ours = package == "cortext" or package.startswith("cortext_")
+    return ours and not package.startswith(_PREFIX)
 
 
 def place(thing: Any, method: str = "__call__") -> str:

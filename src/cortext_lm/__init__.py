@@ -1,1 +1,3 @@
 """."""
+
+import cortext  # noqa: F401  # it prepares the threads of what is loaded after it

@@ -6,3 +6,5 @@ parts, `shapes` the few lengths that it is compiled for, `mesh` the cores that s
 `system` look for a TPU. `doctor` reports on a machine, with `probe` and `versions`. `compile`,
 `hlo`, `cost` and `roofline` estimate the cost of a step on a TPU without having one.
 """
+
+import cortext  # noqa: F401  # it prepares the threads of what is loaded after it

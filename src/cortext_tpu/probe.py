@@ -145,7 +145,7 @@ PROBES = {
         lambda kind: {"CUDA_VISIBLE_DEVICES": "-1"} if kind == "cpu" else {},
     ),
 }
-"""Every backend by name; `training.backend.BACKENDS` has their classes."""
+"""Every backend by name; `training.backend.backend_class` returns their classes."""
 
 
 def take_step(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from cortext.extras import lazily
 
 if TYPE_CHECKING:
+    from cortext_tune.cloud import launch
     from cortext_tune.comparison import Study
     from cortext_tune.decoder.result import Tuned
     from cortext_tune.decoder.search import tune_decoder
@@ -23,6 +24,7 @@ __all__ = [
     "Study",
     "Tuned",
     "TuningTrial",
+    "launch",
     "parse_space",
     "tune_decoder",
     "tune_training",
@@ -38,6 +40,7 @@ __getattr__ = lazily(
         "Study": ".comparison",
         "Tuned": ".decoder.result",
         "TuningTrial": ".search",
+        "launch": ".cloud",
         "parse_space": ".space",
         "tune_decoder": ".decoder.search",
         "tune_training": ".training",

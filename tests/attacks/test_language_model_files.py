@@ -21,7 +21,7 @@ from command_loop import CommandLoop, command_loop
 from commands import GIB
 from tiny_llm import save_tiny_lm
 
-TESTS = Path(__file__).parents[1] / "decoding" / "ngram"
+TESTS = Path(__file__).parents[1] / "core" / "decoding" / "ngram"
 ESCAPE = "\x1b]0;owned\x07\x1b[2J\u202e"
 ARPA = """\\data\\
 ngram 1=5

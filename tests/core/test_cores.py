@@ -8,7 +8,11 @@ from pathlib import Path
 
 import pytest
 
+import cortext
 from cortext.cores import SPINS, available_cores, container_quota
+
+SOURCES = Path(cortext.__file__).parents[1]
+PACKAGES = sorted(path.parent.name for path in SOURCES.glob("cortext_*/__init__.py"))
 
 
 def _groups(root: Path, own: str, files: dict[str, str]) -> dict[str, Path]:
@@ -100,6 +104,12 @@ def test_idle_threads_leave_their_cores_soon_and_the_user_decides() -> None:
     assert _prints(code) == SPINS
     assert _prints(code, GOMP_SPINCOUNT="7") == "7"
     assert _prints(code, OMP_WAIT_POLICY="ACTIVE") == "None"
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_every_package_prepares_the_threads_before_its_modules_load_torch(package: str) -> None:
+    code = f"import os, sys, {package}; print(os.environ['GOMP_SPINCOUNT'], 'torch' in sys.modules)"
+    assert _prints(code) == f"{SPINS} False"
 
 
 def test_import_loads_no_program_that_would_have_to_be_told_before() -> None:

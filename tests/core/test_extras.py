@@ -6,7 +6,7 @@ from importlib import import_module
 
 import pytest
 
-PACKAGES = ("cortext", "cortext.evaluation", "cortext_tune", "cortext_speechllm")
+PACKAGES = ("cortext", "cortext.evaluation", "cortext_live", "cortext_tune", "cortext_speechllm")
 
 
 @pytest.mark.parametrize("package", PACKAGES)

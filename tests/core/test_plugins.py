@@ -13,7 +13,7 @@ from cortext.errors import ConfigError, RunError
 from cortext.features.augment import AUGMENTATIONS
 from cortext.models import AcousticModel, GRUConfig, build_model, load_model, save_model
 from cortext.models.card import Smoothing
-from cortext.plugins import blaming, load_plugin, load_plugins
+from cortext.plugins import blaming, is_of_cortext, load_plugin, load_plugins
 from cortext.registry import Registry
 from cortext.text.inventory import RELEASE
 
@@ -80,6 +80,25 @@ def test_a_file_that_is_no_text_is_refused(tmp_path):
     path.write_bytes(b"\x00\xff\xfe")
     with pytest.raises(ConfigError, match=r"mine\.py"):
         load_plugin(path)
+
+
+@pytest.mark.parametrize(
+    ("module", "ours"),
+    [
+        ("cortext.models.gru", True),
+        ("cortext_speechllm.network", True),
+        ("cortext_tune", True),
+        ("cortexts.models", False),
+        ("mine", False),
+    ],
+)
+def test_modules_of_all_our_packages_are_told_from_others(module, ours):
+    assert is_of_cortext(module) == ours
+
+
+def test_a_plugin_is_none_of_our_modules(tmp_path):
+    (tmp_path / "mine.py").write_text("")
+    assert not is_of_cortext(load_plugin(tmp_path / "mine.py").__name__)
 
 
 def test_two_files_that_claim_one_name_are_both_named(tmp_path):

@@ -1,6 +1,6 @@
 """What the demo's task denies to those who hear it one frame at a time.
 
-In a file of its own, to run beside tests/core/data/test_demo.py.
+In a file of its own, to run beside tests/data/test_demo.py.
 """
 
 from pathlib import Path

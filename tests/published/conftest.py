@@ -1,6 +1,11 @@
-"""Fixtures that the tests of published files and figures share."""
+"""What the tests of downloads and of the release's checkpoints share."""
 
-from random_recordings import config, one_thread, packed, recordings
-from small_disk import full_disk
-
-__all__ = ["config", "full_disk", "one_thread", "packed", "recordings"]
+from clear_recordings import (  # noqa: F401 # fixtures
+    config,
+    finished,
+    one_thread,
+    packed,
+    recordings,
+    undisturbed,
+)
+from full_disk import full_disk  # noqa: F401 # a fixture

@@ -24,16 +24,21 @@ import tempfile
 import time
 import weakref
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import cortext.cli
+from cortext.entry_points import joined
 
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(
     [
         # Commands are imported when they are asked for: here, once for all processes.
-        *(f"cortext.cli.{module.name}" for module in pkgutil.iter_modules(cortext.cli.__path__)),
+        *(
+            f"{package}.{module.name}"
+            for package in ("cortext.cli", *(entry.module for entry in joined("cortext.commands")))
+            for module in pkgutil.iter_modules(import_module(package).__path__)
+        ),
         "rich.progress",
         "rich.table",
         "cortext.training",

@@ -13,11 +13,11 @@ from packaging.specifiers import SpecifierSet
 
 from cortext.cli import run as cortext
 from cortext.data import open_packed
+from cortext.entry_points import joined
 from cortext.errors import RunError
 from cortext.models.nvrtc import KernelError
 from cortext.processor import describe_int8, describe_vectors
 from cortext.training import ctc_cuda, cuda_paths
-from cortext.training.backend import BACKENDS
 from cortext_tpu import doctor, versions
 from cortext_tpu.doctor import ProbeAnswer, ask, examine, take_steps
 from cortext_tpu.find import Found
@@ -63,7 +63,7 @@ def answers(devices: dict[str, list | str]):
 
 
 def test_every_backend_that_trains_is_asked():
-    assert set(PROBES) == set(BACKENDS)
+    assert set(PROBES) == {"torch", *(entry.name for entry in joined("cortext.backends"))}
 
 
 def test_only_what_is_installed_is_asked(machine):

@@ -11,33 +11,11 @@ from contextlib import contextmanager
 
 import pytest
 
-from cortext.errors import ConfigError
 from cortext.training import train
 from cortext.training.backend import backend_class
 from cortext.training.torch_backend import TorchBackend
 from cortext_data.simulate import simulate
-from cortext_tpu.profile import _window, dump_xla, traced_jax, traced_tensorflow
-
-
-def test_flags_that_were_set_stay(tmp_path):
-    env = {"XLA_FLAGS": "--xla_force_host_platform_device_count=8"}
-    dump_xla(tmp_path / "new" / "dump", env, loaded=())
-    folder = tmp_path / "new" / "dump"
-    assert folder.is_dir()
-    assert env["XLA_FLAGS"].split()[:2] == [
-        "--xla_force_host_platform_device_count=8",
-        f"--xla_dump_to={folder}",
-    ]
-
-
-@pytest.mark.parametrize("backend", ["jax", "tensorflow"])
-def test_a_dump_that_comes_too_late_is_refused(tmp_path, backend):
-    env: dict[str, str] = {}
-    with pytest.raises(
-        ConfigError, match=f"--xla-dump comes too late: {backend} is loaded, and has read XLA_FLAGS"
-    ):
-        dump_xla(tmp_path, env, loaded={backend})
-    assert env == {}
+from cortext_tpu.profile import _window, traced_jax, traced_tensorflow
 
 
 @pytest.mark.parametrize(
@@ -82,7 +60,8 @@ def test_training_lets_its_backend_trace(tmp_path, monkeypatch):
 JAX = """
 import sys, json
 from pathlib import Path
-from cortext_tpu.profile import dump_xla, traced_jax
+from cortext.training.xla_dump import dump_xla
+from cortext_tpu.profile import traced_jax
 folder = Path(sys.argv[1])
 dump_xla(folder / "a dump")
 import jax
@@ -97,7 +76,8 @@ print(json.dumps([path.name for path in folder.rglob("*") if path.is_file()]))
 TENSORFLOW = """
 import sys, json
 from pathlib import Path
-from cortext_tpu.profile import dump_xla, traced_tensorflow
+from cortext.training.xla_dump import dump_xla
+from cortext_tpu.profile import traced_tensorflow
 folder = Path(sys.argv[1])
 dump_xla(folder / "a dump")
 import tensorflow as tf

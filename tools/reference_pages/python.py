@@ -1,6 +1,7 @@
-"""The reference of the Python interface: an overview, and a page for each part of the package."""
+"""The reference of the Python interface: an overview, and a page for each part of the packages."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import griffe
@@ -159,14 +160,22 @@ PARTS: dict[str, Part] = {
 }
 
 
-def pages(package: Any = None) -> dict[str, str]:
+def load() -> griffe.ModulesCollection:
+    """Return all packages as griffe reads them, which takes seconds."""
+    loader = griffe.GriffeLoader(search_paths=["src"])
+    for folder in sorted(Path("src").glob("cortext*")):
+        loader.load(folder.name)
+    return loader.modules_collection
+
+
+def pages(packages: griffe.ModulesCollection | None = None) -> dict[str, str]:
     """Return the pages, Markdown by address; mkdocstrings writes what `:::` names.
 
-    `package` is `cortext` as griffe has loaded it, which takes seconds; by default it is loaded.
+    `packages` are those that `load` returns, which is called by default.
     """
-    package = package or griffe.load("cortext", search_paths=["src"])
-    documented = {title: _names(package, part) for title, part in PARTS.items()}
-    written = {INDEX: _index(package, documented)}
+    packages = packages or load()
+    documented = {title: _names(packages, part) for title, part in PARTS.items()}
+    written = {INDEX: _index(packages, documented)}
     for title, names in documented.items():
         text = front(title) + f"# {title}\n\n{PARTS[title].text}\n\n"
         written[page_of(title)] = text + "".join(f"::: {name}\n\n" for name in names)
@@ -183,32 +192,27 @@ def page_of(title: str) -> str:
     return f"reference/python/{title.lower().replace(',', '').replace(' ', '-')}.md"
 
 
-def _names(package: Any, part: Part) -> list[str]:
+def _names(packages: griffe.ModulesCollection, part: Part) -> list[str]:
     """Return a page's names; what two packages export is under the first."""
     names: dict[str, str] = {}
     for name in part.names:
         module = name.removesuffix(".*")
-        listed = [f"{module}.{each}" for each in _exports(package, module)]
+        listed = [f"{module}.{each}" for each in _exports(packages, module)]
         for each in listed if name.endswith(".*") else [name]:
-            if _of(package, each).is_module:  # its module has the same name
+            if packages[each].is_module:  # its module has the same name
                 each += "." + each.rpartition(".")[2]
-            names.setdefault(_of(package, each).canonical_path, each)
+            names.setdefault(packages[each].canonical_path, each)
     return list(names.values())
 
 
-def _exports(package: Any, module: str) -> list[str]:
-    return sorted(map(str, _of(package, module).exports or ()))
+def _exports(packages: griffe.ModulesCollection, module: str) -> list[str]:
+    return sorted(map(str, packages[module].exports or ()))
 
 
-def _of(package: Any, name: str) -> Any:
-    inner = name.removeprefix("cortext").removeprefix(".")
-    return package[inner] if inner else package
-
-
-def _index(package: Any, documented: dict[str, list[str]]) -> str:
-    homes = {_of(package, name).canonical_path for names in documented.values() for name in names}
-    short = [f"cortext.{name}" for name in _exports(package, "cortext")]
-    assert all(_of(package, name).canonical_path in homes for name in short)
+def _index(packages: griffe.ModulesCollection, documented: dict[str, list[str]]) -> str:
+    homes = {packages[name].canonical_path for names in documented.values() for name in names}
+    short = [f"cortext.{name}" for name in _exports(packages, "cortext")]
+    assert all(packages[name].canonical_path in homes for name in short)
     text = (
         front("Python")
         + (
@@ -218,19 +222,19 @@ def _index(package: Any, documented: dict[str, list[str]]) -> str:
             "## Short names\n\n`import cortext` gives these names. Each is loaded when it is first"
             " used.\n\n"
         )
-        + _summary(package, short)
+        + _summary(packages, short)
     )
     for title, names in documented.items():
         link = page_of(title).removeprefix("reference/")
         text += f"## {title}\n\n{PARTS[title].text} [Read the page]({link}).\n\n"
-        text += _summary(package, names)
+        text += _summary(packages, names)
     return text
 
 
-def _summary(package: Any, names: list[str]) -> str:
+def _summary(packages: griffe.ModulesCollection, names: list[str]) -> str:
     rows = []
     for name in names:
-        found = _of(package, name)
+        found = packages[name]
         first = found.docstring.value.split("\n\n")[0] if found.docstring else ""
         rows.append((f"[{code(name)}][{found.canonical_path}]", first))
     return table(("Name", "Purpose"), rows)

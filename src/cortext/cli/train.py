@@ -61,7 +61,7 @@ class JobOptions:
     def begin(self) -> DeviceSpec:
         """Return the device and its backend; switch XLA's dump on if `xla_dump` is set."""
         from cortext.training import DeviceSpec
-        from cortext_tpu.profile import dump_xla
+        from cortext.training.xla_dump import dump_xla
 
         spec = DeviceSpec(self.device, self.backend, self.tpu, self.tpu_engine, self.require_cores)  # type: ignore[arg-type] # it checks them
         if self.xla_dump is not None:

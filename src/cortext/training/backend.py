@@ -2,8 +2,9 @@
 
 The trainer keeps the run: its directory, measurements, saved states and the order of batches. A
 backend takes the steps on its devices: torch on a CPU or on GPUs (`torch_backend`), torchax and
-TensorFlow on a TPU (`cortext_tpu`). The tensors of their states have the same names, so that
-another backend can resume a run.
+TensorFlow on a TPU, which other packages join (group `cortext.backends`, see
+`cortext.entry_points`). The tensors of their states have the same names, so that another backend
+can resume a run.
 
 B trials, P patches, V tokens.
 """
@@ -23,9 +24,11 @@ import torch
 from cortext.arguments import check_text, check_type
 from cortext.data.packed import PackedSplit
 from cortext.data.sampler import DayBalancedSampler
+from cortext.entry_points import load
 from cortext.errors import ConfigError, MissingLibrary
 from cortext.extras import install_hint
 from cortext.models import AcousticModel, Output
+from cortext.plugins import is_of_cortext
 from cortext.training.batches import TrainBatch
 from cortext.training.config import TrainConfig
 from cortext.training.distributed import Processes
@@ -33,16 +36,6 @@ from cortext.training.loss import Loss
 
 BackendOption = Literal["torch", "tensorflow"]
 TPUEngine = Literal["torchax"]
-
-BACKENDS = {
-    "torch": "cortext.training.torch_backend:TorchBackend",
-    "torchax": "cortext_tpu.backend:TorchaxBackend",
-    "tensorflow": "cortext_tpu.keras_tf.backend:KerasBackend",
-}
-"""Module and class of each backend.
-
-A module and its libraries are imported when the backend is first used.
-"""
 
 
 @dataclass(frozen=True)
@@ -90,7 +83,7 @@ class DeviceSpec:
 
     @property
     def backend_name(self) -> str:
-        """Name of the backend, a key of `BACKENDS`."""
+        """Name of the backend, see `backend_class`."""
         if self.backend == "tensorflow":
             return "tensorflow"
         return self.tpu_engine if self.device == "tpu" else "torch"
@@ -239,12 +232,20 @@ class JobBackend(Backend, Protocol):
 
 
 def backend_class(name: str) -> type[JobBackend]:
-    """Return the backend of that name. Raises MissingLibrary if its libraries are missing."""
-    module, _, attribute = BACKENDS[name].partition(":")
+    """Return the backend of that name: `torch`, or one that a package joins.
+
+    Its module and libraries are imported when it is first used.
+
+    Raises:
+        MissingLibrary: If no installed package brings it, or its libraries are missing.
+    """
+    if name == "torch":
+        own: type[JobBackend] = import_module("cortext.training.torch_backend").TorchBackend
+        return own
     try:
-        found: type[JobBackend] = getattr(import_module(module), attribute)
+        found: type[JobBackend] = load("cortext.backends", name)
     except ModuleNotFoundError as error:
-        if (error.name or "cortext").partition(".")[0] == "cortext":
+        if is_of_cortext(error.name or "cortext"):
             raise
         extra = "tensorflow" if name == "tensorflow" else "tpu"
         raise MissingLibrary(f"{error.name} is not installed", fix=install_hint(extra)) from None

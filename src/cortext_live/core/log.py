@@ -1,4 +1,4 @@
-"""The event log of live decoding: one JSON object a line, through the logger "cortext_live".
+"""The event log of live decoding: one JSON object a line, through the logger "cortext.live".
 
 A line holds facts about the work (counts, times, names of options). Decoded text and neural data
 come into a line only as `private` facts, and only when the log was opened for them.
@@ -20,7 +20,7 @@ from typing import Any
 
 from cortext.errors import CortextError, LiveError, plain
 
-LOGGER = logging.getLogger("cortext_live")
+LOGGER = logging.getLogger("cortext.live")
 
 
 def event(

@@ -5,11 +5,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from small_disk import full_disk
+from full_disk import full_disk  # noqa: F401 # a fixture
 
 from cortext.data import Trial, write_session
-
-__all__ = ["full_disk"]
 
 SESSIONS = ("t15.2023.08.11", "t15.2023.08.13")
 NUMBERS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")

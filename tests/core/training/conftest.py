@@ -1,42 +1,22 @@
-"""Fixtures that the tests of training share."""
-
-import shutil
-from pathlib import Path
+"""Settings and runs of trainings that take a second."""
 
 import pytest
 import torch
-from random_recordings import config, one_thread, packed, recordings, twelve_batches
+from clear_recordings import (  # noqa: F401 # fixtures
+    config,
+    finished,
+    one_thread,
+    packed,
+    recordings,
+    short,
+    undisturbed,
+)
 from two_participants import small_config, write_two
 
 from cortext.features.augment import AUGMENTATIONS
 from cortext.models import MODELS
-from cortext.training import LOSSES, TrainConfig, train
+from cortext.training import LOSSES, train
 from cortext.training.config import TASKS
-
-__all__ = ["config", "one_thread", "packed", "recordings"]
-
-
-@pytest.fixture
-def short() -> TrainConfig:
-    """Two batches and a validation, for tests of what happens around them."""
-    config = twelve_batches()
-    config.num_training_batches = config.batches_per_val_step = 2
-    return config
-
-
-@pytest.fixture(scope="session")
-def undisturbed(packed: Path, tmp_path_factory) -> Path:
-    """A run of `config` from the first batch to the last; only to be read."""
-    out = tmp_path_factory.mktemp("undisturbed") / "run"
-    torch.set_num_threads(1)
-    train(twelve_batches(), packed, out, progress=False)
-    return out
-
-
-@pytest.fixture
-def finished(undisturbed: Path, tmp_path: Path) -> Path:
-    """A copy of that run, to be changed."""
-    return shutil.copytree(undisturbed, tmp_path / "finished")
 
 
 @pytest.fixture

@@ -1,10 +1,13 @@
+from importlib.metadata import EntryPoint
+
 import pytest
 
 from cortext.cli import run as cli
+from cortext.entry_points import joined
 from cortext.errors import ConfigError, MissingLibrary, RunError
 from cortext.models import GRU
 from cortext.training import DeviceSpec, Trainer
-from cortext.training.backend import BACKENDS, backend_class
+from cortext.training.backend import backend_class
 from cortext.training.torch_backend import TorchBackend
 
 
@@ -24,7 +27,7 @@ def test_the_device_says_which_backend(spec, name):
 
 def test_engines_are_imported_when_they_are_asked_for():
     assert backend_class("torch") is TorchBackend
-    assert set(BACKENDS) == {"torch", "torchax", "tensorflow"}
+    assert {entry.name for entry in joined("cortext.backends")} == {"torchax", "tensorflow"}
 
 
 @pytest.mark.parametrize("options", [{"backend": "jax"}, {"tpu_engine": "torch_xla"}])
@@ -52,16 +55,30 @@ def test_a_tpu_is_named_only_where_one_is_used():
         assert spec.tpu is not None
 
 
+def joining(monkeypatch, value: str) -> None:
+    """Let every backend that a package joins be this one."""
+    monkeypatch.setattr(
+        "cortext.training.backend.load", lambda group, name: EntryPoint(name, value, group).load()
+    )
+
+
 def test_an_engine_whose_libraries_are_absent_says_what_brings_them(
     config, packed, tmp_path, monkeypatch
 ):
-    monkeypatch.setitem(BACKENDS, "torchax", "library_that_nobody_has.engine:Engine")
+    joining(monkeypatch, "library_that_nobody_has.engine:Engine")
     with pytest.raises(
         MissingLibrary,
         match=r"library_that_nobody_has is not installed; in a checkout of cortext: pip install '\.\[tpu\]'",
     ):
         Trainer(config, packed, tmp_path / "run", device="tpu", progress=False)
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("module", ["cortext.training.nothing", "cortext_tpu.nothing"])
+def test_a_module_of_ours_that_is_absent_is_not_taken_for_a_library(module, monkeypatch):
+    joining(monkeypatch, f"{module}:Engine")
+    with pytest.raises(ModuleNotFoundError, match=f"No module named '{module}'"):
+        backend_class("torchax")
 
 
 def test_one_process_where_two_are_required_is_refused(config, packed, tmp_path):

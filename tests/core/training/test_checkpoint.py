@@ -12,7 +12,7 @@ from pathlib import Path
 import forked_training
 import pytest
 import torch
-from random_recordings import twelve_batches
+from clear_recordings import twelve_batches
 from safetensors.torch import load_file
 
 from cortext.config import save_config

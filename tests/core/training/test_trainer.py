@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from random_recordings import SESSIONS, write_recordings
+from clear_recordings import SESSIONS, write_recordings
 from safetensors.torch import load_file
 
 from cortext.data import open_dataset, write_session

@@ -7,11 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from small_disk import full_disk
 
 from cortext_data.simulate import simulate, write
-
-__all__ = ["full_disk"]
 
 
 @dataclass(frozen=True)

@@ -208,7 +208,7 @@ def test_a_damaged_model_never_speaks(page_root, run, tmp_path, caplog):
         pass
     base = read_chain(chain).entries[0].model_name
     settings = LiveSettings(run, page_root / "lm", chain=chain, data=page_root / "data")
-    caplog.set_level("INFO", "cortext_live")
+    caplog.set_level("INFO", "cortext.live")
 
     def problems():
         records = [each for each in caplog.records if each.getMessage() == "chain_not_followed"]

@@ -320,7 +320,7 @@ def test_a_model_of_raw_recordings_does_not_go_with_z_scored_ones(run, recorded,
 def test_another_normalisation_than_in_training_is_possible_with_a_warning(
     given, trained, chosen, warns, caplog
 ):
-    with caplog.at_level("WARNING", logger="cortext_live"):
+    with caplog.at_level("WARNING", logger="cortext.live"):
         assert chosen_normalise(given, trained) == chosen
     assert [record.message for record in caplog.records] == ["normalise_differs"] * warns
 

@@ -21,7 +21,7 @@ def wheel(tmp_path) -> Path:
 
 @pytest.fixture
 def launch(tmp_path, monkeypatch, wheel):
-    """`cortext.launch` of the smallest recipe, for what a test does not say itself."""
+    """`cortext_tune.launch` of the smallest recipe, for what a test does not say itself."""
     monkeypatch.chdir(tmp_path)
     usual = {"data": "gs://lab/packed", "out": "gs://lab/runs/First_run", "source": wheel}
 

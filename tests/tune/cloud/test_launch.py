@@ -15,9 +15,9 @@ import pytest
 import yaml
 from refusals import complaint
 
-import cortext
+import cortext_tune
 from cortext.cli import run
-from cortext.errors import CloudError, Interrupted, MissingLibrary
+from cortext.errors import CloudError, CortextError, Interrupted, MissingLibrary
 from cortext_tune.cloud import Launch
 from cortext_tune.cloud.accelerators import GPUS, TPU_CORES
 
@@ -83,8 +83,8 @@ def test_a_launch_names_the_command_that_shows_its_logs():
 def test_launch_is_a_function_of_the_package():
     from cortext_tune.cloud import launch
 
-    assert cortext.launch is launch
-    assert "launch" in cortext.__all__
+    assert cortext_tune.launch is launch
+    assert "launch" in cortext_tune.__all__
 
 
 def test_a_dry_run_is_the_default_and_needs_neither_skypilot_nor_a_network(
@@ -234,7 +234,7 @@ def test_a_machine_is_named_after_the_run(launch, out, name):
 @pytest.mark.parametrize("source", ["wheel", "checkout"])
 def test_a_folder_that_cannot_be_written_is_one_line(launch, tmp_path, source, request):
     (tmp_path / "closed").touch()
-    with pytest.raises(cortext.CortextError, match=r"closed.*(Not a directory|File exists)"):
+    with pytest.raises(CortextError, match=r"closed.*(Not a directory|File exists)"):
         launch(file=tmp_path / "closed" / "task.yaml", source=request.getfixturevalue(source))
 
 

@@ -1,4 +1,4 @@
-"""A disk with little room."""
+"""A fixture of tests about a disk that fills up."""
 
 import resource
 from collections.abc import Callable, Iterator

@@ -1,8 +1,9 @@
-"""A recording small enough to train on in a second.
+"""A recording small enough to train on in a second, with settings and a finished run.
 
 Phonemes drawn at random, each with a pattern of its own.
 """
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ from cortext.data.packed import pack
 from cortext.data.trial import Trial
 from cortext.features import Augmentation
 from cortext.models.gru import GRUConfig, InputNetworkConfig
-from cortext.training import DatasetConfig, TrainConfig
+from cortext.training import DatasetConfig, TrainConfig, train
 
 SESSIONS = ("t15.2023.08.11", "t15.2023.08.13", "t15.2023.08.18")
 N_FEATURES = 8
@@ -88,3 +89,26 @@ def twelve_batches() -> TrainConfig:
 @pytest.fixture
 def config() -> TrainConfig:
     return twelve_batches()
+
+
+@pytest.fixture
+def short() -> TrainConfig:
+    """Two batches and a validation, for tests of what happens around them."""
+    config = twelve_batches()
+    config.num_training_batches = config.batches_per_val_step = 2
+    return config
+
+
+@pytest.fixture(scope="session")
+def undisturbed(packed: Path, tmp_path_factory) -> Path:
+    """A run of `config` from the first batch to the last; only to be read."""
+    out = tmp_path_factory.mktemp("undisturbed") / "run"
+    torch.set_num_threads(1)
+    train(twelve_batches(), packed, out, progress=False)
+    return out
+
+
+@pytest.fixture
+def finished(undisturbed: Path, tmp_path: Path) -> Path:
+    """A copy of that run, to be changed."""
+    return shutil.copytree(undisturbed, tmp_path / "finished")
