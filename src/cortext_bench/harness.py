@@ -164,14 +164,3 @@ def write_result(path: Path | None, result: Mapping[str, Any]) -> None:
     """Write a result as JSON, whole or not at all, where a file is named."""
     if path is not None:
         atomic_write(path, (json.dumps(result, indent=2, default=str) + "\n").encode())
-
-
-def made_once(path: Path, make: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the JSON object in a file; where there is none, make and keep it.
-
-    A study that was stopped goes on with the runs that it lacks.
-    """
-    if not path.is_file():
-        write_result(path, make())
-    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return found

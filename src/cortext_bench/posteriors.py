@@ -27,8 +27,7 @@ most probable by CTC (Graves et al., ICML 2006). True phonemes of the other half
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -175,51 +174,6 @@ def _frames(decoded: np.ndarray, seed: int, number: int, blank: int) -> list[int
 def _log(probabilities_VV: np.ndarray) -> np.ndarray:
     log_probs_VV: np.ndarray = np.log(probabilities_VV).astype(np.float32)
     return log_probs_VV
-
-
-def tempered(utterances: Sequence[Utterance], blank: float) -> list[Utterance]:
-    """Return posteriors raised to the power that gives the blank a median probability.
-
-    Args:
-        utterances: Posteriors.
-        blank: Median probability of the blank over the frames where it is the most probable token.
-    """
-    blanks_NV = _blank_frames(utterances)
-    low, high = 0.1, 10.0
-    for _ in range(30):
-        power = (low * high) ** 0.5
-        found = np.median(np.exp(_log_softmax(power * blanks_NV)[:, INVENTORY.blank]))
-        low, high = (power, high) if found < blank else (low, power)
-    return _changed(utterances, lambda log_probs_PV: power * log_probs_PV)
-
-
-def with_surer_blank(utterances: Sequence[Utterance], blank: float) -> list[Utterance]:
-    """Return posteriors whose blank has its odds multiplied to reach a median probability.
-
-    Args:
-        utterances: Posteriors.
-        blank: Median probability of the blank over the frames where it was the most probable token.
-    """
-    median = float(np.median(np.exp(_blank_frames(utterances)[:, INVENTORY.blank])))
-    added_V = np.zeros(len(INVENTORY))
-    added_V[INVENTORY.blank] = math.log(blank / (1 - blank)) - math.log(median / (1 - median))
-    return _changed(utterances, lambda log_probs_PV: log_probs_PV + added_V)
-
-
-def _blank_frames(utterances: Sequence[Utterance]) -> np.ndarray:
-    """Return the frames [N, V] whose most probable token is the blank."""
-    frames_NV = np.concatenate([utterance.log_probs_PV for utterance in utterances])
-    blanks_NV: np.ndarray = frames_NV[frames_NV.argmax(axis=1) == INVENTORY.blank]
-    return blanks_NV
-
-
-def _changed(
-    utterances: Sequence[Utterance], change: Callable[[np.ndarray], np.ndarray]
-) -> list[Utterance]:
-    return [
-        Utterance(utterance.reference, _log_softmax(change(utterance.log_probs_PV)))
-        for utterance in utterances
-    ]
 
 
 def pseudo_posteriors(path: Path, seed: int = 0) -> tuple[list[Utterance], dict[str, Any]]:

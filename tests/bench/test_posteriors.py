@@ -10,15 +10,12 @@ from cortext_bench.posteriors import (
     LEAD,
     Confusions,
     PseudoTrial,
-    Utterance,
     blank_share,
     evaluation_posteriors,
     halves,
     pseudo_posterior,
     pseudo_posteriors,
     read_trials,
-    tempered,
-    with_surer_blank,
 )
 
 
@@ -173,32 +170,3 @@ def test_logits_of_an_evaluation_become_log_probabilities(tmp_path):
 def test_what_is_no_evaluation_is_refused(tmp_path):
     with pytest.raises(DataError, match="not an evaluation directory"):
         evaluation_posteriors(tmp_path)
-
-
-def blanks_of(*probabilities: float) -> list[Utterance]:
-    """One utterance: a frame for each probability of the blank, the rest on AA."""
-    probabilities_PV = np.full((len(probabilities), len(INVENTORY)), 1e-12)
-    probabilities_PV[:, INVENTORY.blank] = probabilities
-    probabilities_PV[:, ids("AA")[0]] = 1 - np.array(probabilities)
-    return [Utterance("i see", np.log(probabilities_PV).astype(np.float32))]
-
-
-@pytest.mark.parametrize(("blank", "power"), [(0.99, 2.091), (0.75, 0.5)])
-def test_tempering_gives_the_blank_its_median(blank, power):
-    # Odds of 9 at the median; the frame of AA does not count. log(99) / log(9) = 2.091.
-    (changed,) = tempered(blanks_of(0.6, 0.9, 0.98, 0.1), blank)
-    probabilities_PV = np.exp(changed.log_probs_PV)
-    assert probabilities_PV[1, INVENTORY.blank] == pytest.approx(blank, abs=1e-5)
-    assert probabilities_PV[0, INVENTORY.blank] == pytest.approx(
-        1.5**power / (1 + 1.5**power), abs=1e-4
-    )
-    assert probabilities_PV.sum(axis=1) == pytest.approx(1)
-    assert changed.reference == "i see"
-
-
-def test_a_surer_blank_has_its_odds_multiplied():
-    (changed,) = with_surer_blank(blanks_of(0.6, 0.9, 0.98, 0.1), 0.99)
-    # Odds of 1.5, 9, 49 and 1 / 9, each times 11.
-    assert np.exp(changed.log_probs_PV[:, INVENTORY.blank]) == pytest.approx(
-        [16.5 / 17.5, 0.99, 539 / 540, 11 / 20], abs=1e-5
-    )

@@ -187,7 +187,7 @@ class DecoderOptions:
 
     Its logarithm is subtracted from the blank's log-probability. CTC models are too sure of the
     blank. The default was chosen on a simulation of another seed than the demo's, and holds for
-    blanks near 0.9 and near 1 (benchmarks/decoder_defaults.py); the published value is 90.
+    blanks near 0.9 and near 1 (docs/measured/decoder-options.md); the published value is 90.
     """
     label_priors: dict[str, float] | tuple[tuple[str, float], ...] = ()
     """Prior probability by token symbol, given as a mapping such as `{"BLANK": 0.6, "SIL": 0.1}`.

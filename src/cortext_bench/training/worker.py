@@ -6,7 +6,6 @@ python -m cortext_bench.training.worker PLAN        (a SidePlan as JSON)
 from __future__ import annotations
 
 import json
-import statistics
 import sys
 import time
 from collections.abc import Iterable
@@ -68,20 +67,6 @@ class TrainingWorker:
         Training here cannot be faster than this.
         """
         return {name: matrix_rate(dtype, self.side.device, size) for name, dtype in DTYPES.items()}
-
-    def small_products(self, seconds: float) -> dict[str, float]:
-        """Measure the operations per second of products of [32, 256] and [256, 768].
-
-        One step of the demo's GRU for a batch is such a product. Threads meet after each.
-        """
-        a, b = torch.randn(32, 256), torch.randn(256, 768)
-        rates, end = [], time.perf_counter() + seconds
-        while time.perf_counter() < end:
-            started = time.perf_counter()
-            for _ in range(100):
-                a @ b
-            rates.append(100 * 2 * 32 * 256 * 768 / (time.perf_counter() - started))
-        return {"median": statistics.median(rates)}
 
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}

@@ -61,7 +61,8 @@ def record(
     generator = stream(config.seed, Purpose.LATENTS, day, block, trial)
     arousal = autoregressive(generator, n_bins, np.array([AROUSAL_S]), config.bin_ms)
     log_rate *= np.exp(config.arousal_sd * arousal)  # a gain on the tuned activity
-    log_rate += _shared(generator, n_bins, config, arousal) @ _loads(e).T
+    loads = np.concatenate([e.latent_EL, e.movement_EM, e.arousal_E[:, None]], axis=1)
+    log_rate += _shared(generator, n_bins, config, arousal) @ loads.T
     if structured_TE is not None:
         log_rate += structured_TE
     if e.reference_A is not None:
@@ -180,10 +181,6 @@ def _shared(
     time_constants_s = np.geomspace(*config.latent_s, config.n_latents)
     latents = autoregressive(generator, n_bins, time_constants_s, config.bin_ms)
     return np.concatenate([latents, _movements(generator, n_bins, config), arousal], axis=1)
-
-
-def _loads(e: Electrodes) -> np.ndarray:
-    return np.concatenate([e.latent_EL, e.movement_EM, e.arousal_E[:, None]], axis=1)
 
 
 def _movements(generator: np.random.Generator, n_bins: int, config: SimulatorConfig) -> np.ndarray:

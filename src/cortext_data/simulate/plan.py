@@ -134,7 +134,9 @@ def _planned(block: _Block, waiting: dict[str, Iterator[Prompt]]) -> PlannedBloc
 
 def _regular_blocks(config: SimulatorConfig) -> list[_Block]:
     """Return days alike: training blocks, then blocks in which val and test trials alternate."""
-    held_out = _alternating(config.val_per_day, config.test_per_day)
+    numbers = {"val": config.val_per_day, "test": config.test_per_day}
+    places = [((i + 0.5) / n, split) for split, n in numbers.items() for i in range(n)]
+    held_out = tuple(split for _, split in sorted(places))
     train = ("train",) * config.train_per_day
     days = [regular_day(index) for index in range(config.n_days)]
     return [block for day in days for block in _blocks_of_day(config, day, train, held_out)]
@@ -163,14 +165,6 @@ def _pieces(splits: tuple[str, ...], config: SimulatorConfig) -> list[tuple[str,
     n_blocks = -(-len(splits) // config.trials_per_block)
     bounds = [len(splits) * i // n_blocks for i in range(n_blocks + 1)] if n_blocks else [0]
     return [splits[start:end] for start, end in pairwise(bounds)]
-
-
-def _alternating(n_val: int, n_test: int) -> tuple[str, ...]:
-    """Spread validation and test trials evenly among each other."""
-    places = [((i + 0.5) / n_val, "val") for i in range(n_val)] + [
-        ((i + 0.5) / n_test, "test") for i in range(n_test)
-    ]
-    return tuple(split for _, split in sorted(places))
 
 
 def _t15_blocks(config: SimulatorConfig) -> list[_Block]:

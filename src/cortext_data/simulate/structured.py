@@ -58,8 +58,9 @@ class BlockNoise:
         generator = stream(config.seed, Purpose.STRUCTURED)
         n_oscillations = config.n_oscillations
         groups = np.full((len(e.lead_E), n_oscillations), OTHER_ARRAYS)
+        array_E = np.repeat(np.arange(N_ARRAYS), len(e.lead_E) // N_ARRAYS)
         for number in range(n_oscillations):
-            groups[_array_of_electrode(e) == number % N_ARRAYS, number] = 1.0
+            groups[array_E == number % N_ARRAYS, number] = 1.0
         oscillation_EO = _loads(config, e, generator, groups)
         artefact_EA = _loads(config, e, generator, np.ones((len(e.lead_E), N_WAVEFORMS)))
         # The variances of independent oscillations add up: the setting is that of their sum.
@@ -156,10 +157,6 @@ def _artefact_courses(artefacts_N3: np.ndarray, heights_N: np.ndarray, n_bins: i
     for (kind, start, end), height in zip(artefacts_N3, heights_N, strict=True):
         courses[start:end, kind] += height * waveform(kind, end - start)[: n_bins - start]
     return courses
-
-
-def _array_of_electrode(e: Electrodes) -> np.ndarray:
-    return np.repeat(np.arange(N_ARRAYS), len(e.lead_E) // N_ARRAYS)
 
 
 def _loads(

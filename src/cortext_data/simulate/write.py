@@ -11,7 +11,6 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import h5py
 import numpy as np
 
 from cortext.arguments import as_count, as_path
@@ -35,7 +34,7 @@ from cortext_data.simulate.months import events
 from cortext_data.simulate.neural import max_lead_bins, record
 from cortext_data.simulate.plan import PlannedBlock, PlannedDay, Prompt, plan_days, trial_counts
 from cortext_data.simulate.speech import TimedPhonemes, utter, with_pauses
-from cortext_data.simulate.structured import BlockNoise, TrialNoise
+from cortext_data.simulate.structured import BlockNoise
 
 MIN_SD = 1e-6
 """Standard deviation under which a feature counts as constant over a block; it becomes zero."""
@@ -139,7 +138,7 @@ def simulate_block(
     features = np.empty((bounds[-1], config.n_features), dtype=np.float32)
     pad = max_lead_bins(config)
     noise = _noise(config, day, block, e, bounds[-1])
-    earlier = _trials_before(day, block)
+    earlier = sum(len(other.trials) for other in day.blocks if other.number < block.number)
     for planned, utterance, start in zip(block.trials, utterances, bounds, strict=False):
         positions = articulate(utterance, config.undershoot, pad, tokens)
         added = (
@@ -182,10 +181,6 @@ def _utter(config: SimulatorConfig, day: PlannedDay, block: PlannedBlock) -> lis
         utter(_spoken(config, t.prompt), config, day.day, block.number, t.number)
         for t in block.trials
     ]
-
-
-def _trials_before(day: PlannedDay, block: PlannedBlock) -> int:
-    return sum(len(other.trials) for other in day.blocks if other.number < block.number)
 
 
 def _spoken(config: SimulatorConfig, prompt: Prompt) -> Sequence[str]:
@@ -341,13 +336,9 @@ def _write_truth(path: Path, config: SimulatorConfig, day: PlannedDay, e: Electr
                 )
                 if noise is not None:
                     made = noise.trial(planned.number, start, u.n_bins)
-                    _write_noise(group, made, config.bin_ms)
+                    group["structured_noise"] = made.log_rate_TE
+                    group["artefacts"] = made.artefacts_N3 * [1, config.bin_ms, config.bin_ms]
+                    group["steps"] = made.steps_S * config.bin_ms
                 group.attrs.update(block_num=block.number, trial_num=planned.number)
                 group.attrs["sentence_label"] = planned.prompt.text
                 check_disk()
-
-
-def _write_noise(group: h5py.Group, noise: TrialNoise, bin_ms: int) -> None:
-    group["structured_noise"] = noise.log_rate_TE
-    group["artefacts"] = noise.artefacts_N3 * [1, bin_ms, bin_ms]
-    group["steps"] = noise.steps_S * bin_ms

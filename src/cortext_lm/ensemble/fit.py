@@ -1,8 +1,7 @@
-"""Fitting of an ensemble's options on trials with known sentences, and its cross-validation.
+"""Fitting of an ensemble's options on trials with known sentences.
 
 Options are chosen from a short list, and nothing else is trained. So the errors of all trials under
-all options are counted once. A choice on some of the trials, in nested cross-validation too, only
-adds up columns.
+all options are counted once; a choice only adds up columns.
 """
 
 from __future__ import annotations
@@ -54,29 +53,6 @@ class Fitted:
     wer: float
     baseline: float
     tried: int
-
-
-@dataclass(frozen=True)
-class CrossValidated:
-    """WER of options fitted on other trials, over several shuffles.
-
-    Attributes:
-        wer_S: WER of each shuffle.
-        baseline: WER that it is compared with.
-        difference: Mean of `wer_S` less baseline, with its paired 95 % interval from a bootstrap
-            over trials.
-    """
-
-    wer_S: np.ndarray
-    baseline: float
-    difference: float
-    low: float
-    high: float
-
-    @property
-    def mean(self) -> float:
-        """Mean over the shuffles."""
-        return float(self.wer_S.mean())
 
 
 def tried_options(
@@ -190,54 +166,3 @@ def fit(
     best = choose(errors_NK)
     wer_K = errors_NK.sum(axis=0) / length_N.sum()
     return Fitted(tried[best], float(wer_K[best]), float(wer_K[0]), len(tried))
-
-
-def cross_validate(
-    errors_NK: np.ndarray,
-    length_N: np.ndarray,
-    against_N: np.ndarray | None = None,
-    *,
-    shuffles: int = 20,
-    folds: int = 5,
-    seed: int = 0,
-    n_boot: int = 1000,
-) -> CrossValidated:
-    """Estimate the errors of options that were chosen (`choose`) on other trials.
-
-    Trials are shuffled `shuffles` times, and divided into `folds` folds each time. Only the choice
-    is learned. So there is no inner loop: its errors on held-out parts would add up to the errors
-    of all training trials, by which `choose` decides.
-
-    Args:
-        errors_NK: Errors of each trial under each of the options, as `count_errors` returns them.
-        length_N: Words of each trial.
-        against_N: Errors of each trial to compare with; those under the first options when None.
-        folds: Parts of the trials, each of which is held out once.
-        shuffles: Times that the trials are dealt into folds anew.
-        n_boot: Resamples for confidence intervals.
-        seed: Seed of the shuffles and resamples.
-    """
-    if against_N is None:
-        against_N = errors_NK[:, 0]
-    generator = np.random.default_rng(seed)
-    n_trials = len(errors_NK)
-    errors_SN = np.zeros((shuffles, n_trials))
-    for shuffle in range(shuffles):
-        order = generator.permutation(n_trials)
-        for held_out in np.array_split(order, folds):
-            chosen = choose(np.delete(errors_NK, held_out, axis=0))
-            errors_SN[shuffle, held_out] = errors_NK[held_out, chosen]
-    total = length_N.sum()
-    wer_S = errors_SN.sum(axis=1) / total
-    paired_N = errors_SN.mean(axis=0) - against_N
-    drawn = generator.integers(0, n_trials, (n_boot, n_trials))
-    low, high = np.quantile(
-        paired_N[drawn].sum(axis=1) / length_N[drawn].sum(axis=1), [0.025, 0.975]
-    )
-    return CrossValidated(
-        wer_S,
-        float(against_N.sum() / total),
-        float(paired_N.sum() / total),
-        float(low),
-        float(high),
-    )

@@ -326,7 +326,8 @@ def write_ensemble(found: Ensemble, out: str | Path) -> None:
     out = Path(out)
     check_replaceable(out)
     with disk_errors(out), atomic_directory(out) as folder:
-        _write_json(folder / "metrics.json", _metrics(found))
+        metrics = json_text(_metrics(found), indent=2, default=str)
+        (folder / "metrics.json").write_text(metrics + "\n", encoding="utf-8")
         _write_predictions(folder / "predictions.csv", found)
         with (folder / NBEST).open("w", encoding="utf-8") as file:
             for number in range(len(found.trials)):
@@ -395,7 +396,3 @@ def _write_logits(
         # float16 ends at -65504; anything below is as good as impossible
         name = f"{trial.id:05d}_{trial.session}_b{trial.block}_t{trial.trial}.npy"
         np.save(folder / name, np.maximum(log_probs_PV, -6e4).astype(np.float16))
-
-
-def _write_json(path: Path, mapping: dict[str, Any]) -> None:
-    path.write_text(json_text(mapping, indent=2, default=str) + "\n", encoding="utf-8")

@@ -191,7 +191,8 @@ def _score_rows(
         batch = rows[done : done + max(1, budget // width)]
         try:
             if n_cached and cache is None:
-                cache = _read(lm, prefix[:n_cached])
+                tokens_1T = torch.tensor([prefix[:n_cached]], device=lm.device)
+                cache = lm.body(input_ids=tokens_1T, use_cache=True).past_key_values
             scores |= _score_batch(lm, prefix[n_cached:], batch, cache)
         except Exception as error:
             if not out_of_memory(error) or len(batch) == 1:
@@ -241,13 +242,6 @@ def explained_pass(lm: CausalLM) -> Iterator[None]:
         ) from error
 
 
-def _read(lm: CausalLM, tokens: list[int]) -> Any:
-    """Return the cache of tokens that others follow."""
-    return lm.body(
-        input_ids=torch.tensor([tokens], device=lm.device), use_cache=True
-    ).past_key_values
-
-
 def _score_batch(
     lm: CausalLM, prefix: list[int], rows: Sequence[_Row], cache: Any | None
 ) -> dict[tuple[int, ...], float]:
@@ -259,13 +253,10 @@ def _score_batch(
     row_M, at_M, next_M = (
         torch.tensor(column, device=lm.device) for column in zip(*pairs, strict=True)
     )
-    known = {} if cache is None else {"past_key_values": _copies(cache, len(rows))}
-    inputs = {
-        "input_ids": tokens_BT,
-        "attention_mask": mask_BT,
-        "use_cache": cache is not None,
-        **known,
-    }
+    inputs = {"input_ids": tokens_BT, "attention_mask": mask_BT, "use_cache": cache is not None}
+    if cache is not None:  # a copy for each sequence that goes on from it
+        inputs["past_key_values"] = copied = copy.deepcopy(cache)
+        copied.reorder_cache(torch.zeros(len(rows), dtype=torch.long))
     log_probs = iter(_log_probs(lm, inputs, row_M, at_M, next_M).double().tolist())
     scores: dict[tuple[int, ...], float] = {}
     for row in rows:
@@ -302,13 +293,6 @@ def _pairs(b: int, first: int, row: _Row) -> Iterator[tuple[int, int, int]]:
     """Yield number of the row, position, and the token whose probability is wanted there."""
     yield from ((b, first + n, token) for n, token in enumerate(row.tokens))
     yield from ((b, first + len(row.tokens), token) for token in row.last)
-
-
-def _copies(cache: Any, n: int) -> Any:
-    """Return the cache of one sequence, n times, for n sequences that go on from it."""
-    copied = copy.deepcopy(cache)
-    copied.reorder_cache(torch.zeros(n, dtype=torch.long))
-    return copied
 
 
 def _log_probs(

@@ -60,7 +60,8 @@ def summed_loss(network: Any, inputs_BT: torch.Tensor, targets_BT: torch.Tensor)
     hidden_BTD = network.model(input_ids=inputs_BT, use_cache=False).last_hidden_state
     real_BT = targets_BT != IGNORED
     weight_VD = network.lm_head.weight
-    hidden_ND = hidden_BTD[real_BT].to(_product_type())
+    dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else torch.float32
+    hidden_ND = hidden_BTD[real_BT].to(dtype)
     total: torch.Tensor = _SummedLoss.apply(hidden_ND, weight_VD, targets_BT[real_BT])  # type: ignore[no-untyped-call]
     return total
 
@@ -69,10 +70,6 @@ def autocast() -> torch.autocast:
     """Return a context that computes in bfloat16 where the processor multiplies it."""
     able = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
     return torch.autocast("cpu", torch.bfloat16, enabled=bool(able))
-
-
-def _product_type() -> torch.dtype:
-    return torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else torch.float32
 
 
 def padded(rows: Sequence[Sequence[int]], pad: int) -> tuple[torch.Tensor, torch.Tensor]:

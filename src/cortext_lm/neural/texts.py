@@ -105,14 +105,11 @@ def read_texts(
 def read_sentences(path: Path, progress: Progress | None = None) -> list[str]:
     """Read the normalised sentences of a text, plain or .gz, without words that have no letter."""
     read = sentences_of(path, progress=progress) if progress else sentences_of(path)
-    sentences = [sentence for sentence in map(_spoken, read) if sentence]
+    spoken = (" ".join(word for word in line.split() if word.strip("-'")) for line in read)
+    sentences = [sentence for sentence in spoken if sentence]
     if not sentences:
         raise LanguageModelError("no sentence in the text", where=path, fix="give prose in English")
     return sentences
-
-
-def _spoken(sentence: str) -> str:
-    return " ".join([word for word in sentence.split() if word.strip("-'")])
 
 
 def batches(
@@ -142,7 +139,10 @@ def batches(
             )
         chosen = [chosen[i] for i in generator.permutation(len(chosen))]
         for first in range(0, len(chosen), _POOL):
-            yield from _pool_batches(chosen[first : first + _POOL], batch_tokens, generator)
+            pool = chosen[first : first + _POOL]
+            groups = list(length_batches(pool, batch_tokens))
+            for number in generator.permutation(len(groups)):
+                yield [pool[row] for row in groups[number]]
         epoch += 1
 
 
@@ -163,11 +163,3 @@ def length_batches(rows: Sequence[Sequence[int]], batch_tokens: int) -> Iterator
         group.append(number)
     if group:
         yield group
-
-
-def _pool_batches(
-    pool: Sequence[Sequence[int]], batch_tokens: int, generator: np.random.Generator
-) -> Iterator[list[Sequence[int]]]:
-    groups = list(length_batches(pool, batch_tokens))
-    for number in generator.permutation(len(groups)):
-        yield [pool[row] for row in groups[number]]

@@ -301,16 +301,13 @@ class _Transfer:
                 file.write(chunk)
         except OSError as error:
             fix = f"free some space and try again; the first {self.done} bytes are kept"
-            self._cut()
+            # Drop what the failed write left of the chunk.
+            with suppress(OSError, DataError), self._opened() as file:
+                file.truncate(self.done)
             raise DataError(
                 f"cannot be written: {error.strerror}", where=self.part, fix=fix
             ) from None
         self._count(chunk)
-
-    def _cut(self) -> None:
-        """Drop what a failed write left of a chunk."""
-        with suppress(OSError, DataError), self._opened() as file:
-            file.truncate(self.done)
 
     def _count(self, chunk: bytes) -> None:
         self.done += len(chunk)

@@ -46,6 +46,8 @@ def page(result: Verification) -> str:
     name = result.dataset.upper()
     differs = f"{name}: {n_failed} check{'' if n_failed == 1 else 's'} failed"
     seconds = sum(stage.seconds for stage in result.stages)
+    words = result.facts.get("words", {})
+    word_errors = {name: words[name] for name in ("wer", "wer_ci95") if name in words}
     return render(
         "verify.html.j2",
         "cortext_published.verification",
@@ -57,13 +59,8 @@ def page(result: Verification) -> str:
         kept=sum(stage.kept for stage in result.stages),
         figure=_by_day(result.sessions),
         sessions=result.sessions,
-        all_trials=result.facts.get("evaluation", {}) | _of_words(result),
+        all_trials=result.facts.get("evaluation", {}) | word_errors,
     )
-
-
-def _of_words(result: Verification) -> dict[str, Any]:
-    words = result.facts.get("words", {})
-    return {name: words[name] for name in ("wer", "wer_ci95") if name in words}
 
 
 def _by_day(sessions: dict[str, dict[str, Any]]) -> Markup | None:

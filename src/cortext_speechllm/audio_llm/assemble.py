@@ -205,7 +205,7 @@ def _network(transformers: Any, lm: CausalLM, tokenizer: Any, options: TowerOpti
     embedding_name = next(
         name
         for name, weight in network.model.language_model.state_dict().items()
-        if _same(weight, own.weight)
+        if weight.data_ptr() == own.weight.data_ptr()
     )
     given[embedding_name] = _more_rows(embedding, n_words, noise=1.0)
     network.model.language_model.load_state_dict(given)
@@ -219,10 +219,6 @@ def _network(transformers: Any, lm: CausalLM, tokenizer: Any, options: TowerOpti
         eos_token_id=end, pad_token_id=tokenizer.pad_token_id
     )
     return network
-
-
-def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
-    return one.data_ptr() == other.data_ptr()
 
 
 def _more_rows(weight_VH: torch.Tensor, n_words: int, noise: float) -> torch.Tensor:

@@ -59,11 +59,13 @@ def accelerator(text: str) -> Accelerator:
             several machines.
     """
     name, _, number = text.strip().partition(":")
-    name = _spelled(name)
+    # SkyPilot's spelling: `tpu-v5litepod-8` for a TPU v5e-8, capitals for GPUs.
+    tpu = re.fullmatch(r"(?:tpu-?)?(v\d.*)", name.lower())
+    name = f"tpu-{tpu[1].replace('v5e', 'v5litepod')}" if tpu else name.upper()
     if name not in TPU_CORES and name not in GPUS:
         generation = name.split("-")[1] if re.fullmatch(r"tpu-\w+-\d+", name) else None
         if generation in RUNTIMES:
-            fix = f"use {', '.join(tpu for tpu in TPU_CORES if generation in tpu)}"
+            fix = f"use {', '.join(one for one in TPU_CORES if generation in one)}"
             raise CloudError(f"{text!r} is not a TPU of one machine", fix=fix)
         raise CloudError(f"unknown accelerator {text!r}; {nearest(name, (*TPU_CORES, *GPUS))}")
     most = 1 if name in TPU_CORES else MOST_GPUS
@@ -75,9 +77,3 @@ def accelerator(text: str) -> Accelerator:
         return Accelerator(name, 1, TPU_CORES[name], RUNTIMES[name.split("-")[1]])
     count = int(number or 1)
     return Accelerator(name, count, count)
-
-
-def _spelled(name: str) -> str:
-    """Return SkyPilot's spelling: `tpu-v5litepod-8` for a TPU v5e-8, capitals for GPUs."""
-    tpu = re.fullmatch(r"(?:tpu-?)?(v\d.*)", name.lower())
-    return f"tpu-{tpu[1].replace('v5e', 'v5litepod')}" if tpu else name.upper()

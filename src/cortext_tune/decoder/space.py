@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 from cortext.config import check_fields
 from cortext.decoding.options import DecoderOptions
@@ -89,7 +88,9 @@ class DecoderSearch:
             llm: True if a large model is given.
         """
         given = dict(self.space or {})
-        decoded = given if llm and options.llm.mode == "fusion" else _without(given, "llm.")
+        decoded = given
+        if not llm or options.llm.mode != "fusion":
+            decoded = {key: values for key, values in given.items() if not key.startswith("llm.")}
         swept = {key: values for key, values in given.items() if key not in decoded}
         for key in swept:
             if not llm:
@@ -103,7 +104,3 @@ class DecoderSearch:
             most = 2.0 if options.llm.form == "add" else 1.0
             swept = dict(SWEPT) | {"llm.weight": Range(0.0, most)}
         return fit_space(decoded or SEARCHED, options), fit_space(swept, options)
-
-
-def _without(space: Space, prefix: str) -> dict[str, Any]:
-    return {key: values for key, values in space.items() if not key.startswith(prefix)}

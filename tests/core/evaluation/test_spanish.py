@@ -1,4 +1,4 @@
-"""The Spanish example, small: benchmarks/own_tokens.py measures it at the demo's size."""
+"""The Spanish example, small: docs/measured/own-tokens.md has it at the demo's size."""
 
 import json
 

@@ -1,11 +1,11 @@
-"""Options fitted on known sentences, and nested cross-validation."""
+"""Options fitted on known sentences."""
 
 import numpy as np
 import pytest
 
 from cortext.errors import ConfigError, DataError, DecodingError
 from cortext_lm.ensemble import Candidate, Candidates, EnsembleOptions
-from cortext_lm.ensemble.fit import choose, count_errors, cross_validate, fit, tried_options
+from cortext_lm.ensemble.fit import choose, count_errors, fit, tried_options
 
 
 def test_the_first_options_stay_unless_others_lead_by_more_than_the_noise():
@@ -18,30 +18,6 @@ def test_the_first_options_stay_unless_others_lead_by_more_than_the_noise():
     assert choose(np.array([[1, 0], [0, 1], [1, 0], [0, 0]])) == 0
     assert choose(np.array([[1, 1], [2, 2]])) == 0
     assert choose(np.array([[2, 1, 0]] * 5)) == 2
-
-
-def test_cross_validation_never_chooses_with_what_it_measures():
-    # leaving one out at a time, whatever the shuffle: every choice can be made by hand
-    errors_NK = np.array([[1, 0], [1, 0], [1, 0], [0, 1]])
-    length_N = np.array([5, 5, 5, 5])
-    # without trial 0, 1 or 2: leads 1, 1, -1, 1 in all < noise sqrt(3) * 0.94; without trial 3: 1,
-    # 1, 1, no noise
-    found = cross_validate(errors_NK, length_N, shuffles=3, folds=4)
-    assert found.wer_S.tolist() == pytest.approx([(1 + 1 + 1 + 1) / 20] * 3)
-    assert found.baseline == pytest.approx(3 / 20)
-    assert found.difference == pytest.approx(1 / 20)
-    assert found.mean == pytest.approx(0.2)
-
-
-def test_the_interval_is_paired():
-    # every trial gains exactly one error of ten words: nothing is left to chance, however trials
-    # differ
-    errors_NK = np.stack([np.arange(1, 31), np.arange(30)], axis=1)
-    found = cross_validate(errors_NK, np.full(30, 10), shuffles=2)
-    assert found.difference == pytest.approx(-0.1)
-    assert (found.low, found.high) == (pytest.approx(-0.1), pytest.approx(-0.1))
-    again = cross_validate(errors_NK, np.full(30, 10), shuffles=2)
-    assert (again.wer_S == found.wer_S).all()
 
 
 def trial(number, reference, *texts):

@@ -159,8 +159,10 @@ class Parser:
         number = flags & 0xFF
         if number in (_OBJECT, _OPAQUE):
             kind_of_array = self._class(at, end, number)
+        elif number in _NUMBERS:
+            kind_of_array = COMPLEX if flags >> 8 & _COMPLEX else "numbers"
         else:
-            kind_of_array = _kind(number, bool(flags >> 8 & _COMPLEX))
+            kind_of_array = _KINDS.get(number, "an unknown type")
         return Header(kind_of_array, np.dtype(_NUMBERS.get(number, "V")), shape, name, at)
 
     def _class(self, at: int, end: int, number: int) -> str:
@@ -301,12 +303,6 @@ def _two_bytes(units: np.ndarray) -> np.ndarray:
     if others.any() or not (is_latin.any() or np.count_nonzero(is_pair) >= _SURELY_PAIRS):
         return units
     return np.where(is_pair, (high & 0x1F) << 6 | low & 0x3F, units).astype(np.uint16)
-
-
-def _kind(number: int, is_complex: bool) -> str:
-    if number in _NUMBERS:
-        return COMPLEX if is_complex else "numbers"
-    return _KINDS.get(number, "an unknown type")
 
 
 def check_cells(name: str, n: int) -> None:

@@ -190,7 +190,11 @@ def _layout(guess: Guess, found: dict[str, _Variable]) -> tuple[list[str], int]:
             unsure = "" if lengths else "  # not found: a variable with the bins of each trial"
             named = f"  lengths: {quoted(lengths or 'LENGTHS')}{unsure}"
             return ["trials:", "  layout: cube", named], each.shape[0]
-    wide = [name for name, each in found.items() if _is_wide(each)]
+    wide = [
+        name
+        for name, each in found.items()
+        if len(each.shape) == 2 and each.kind == "numbers" and each.shape[1] >= FEWEST_COLUMNS
+    ]
     n_bins = max((found[name].shape[0] for name in wide), default=0)
     epochs = _epochs(found, n_bins)
     if epochs is None:
@@ -211,11 +215,6 @@ def _has_trials(variable: _Variable) -> bool:
     if not shapes or any(len(shape) != 2 or shape[0] < 2 for shape in shapes):
         return False
     return shapes[0][1] >= FEWEST_COLUMNS and len({shape[1] for shape in shapes}) == 1
-
-
-def _is_wide(variable: _Variable) -> bool:
-    shape = variable.shape
-    return variable.kind == "numbers" and len(shape) == 2 and shape[1] >= FEWEST_COLUMNS
 
 
 def _lengths(found: dict[str, _Variable], n_trials: int, n_bins: int) -> str | None:
