@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import griffe
 import pytest
 import yaml
 
@@ -99,7 +98,7 @@ def settings() -> list[tuple[str, Any, str]]:
             (prefix, cls.Config(), f"{title}: {kind}")
             for registry, prefix, title in kinds
             for kind, cls in registry.items()
-            if cls.__module__.startswith("cortext.")
+            if cls.__module__.startswith(("cortext.", "cortext_"))
         ),
         ("speech.", SpeechConfig(lora=LoRAConfig()), "speech"),
         ("stages[].", Stage("name"), "stages"),
@@ -180,22 +179,33 @@ def test_every_recipe_is_listed(rows):
 
 
 @pytest.fixture(scope="module")
-def package() -> Any:
-    return griffe.load("cortext", search_paths=[ROOT / "src"])
+def modules() -> Any:
+    return python.packages()
 
 
 @pytest.fixture(scope="module")
-def documented(package) -> set[str]:
+def documented(modules) -> set[str]:
     """Full names of the objects that the pages document."""
-    text = "".join(python.pages(package).values())
-    found = {resolved(package, name) for name in re.findall(r"^::: (\S+)", text, re.MULTILINE)}
+    text = "".join(python.pages(modules).values())
+    found = {resolved(modules, name) for name in re.findall(r"^::: (\S+)", text, re.MULTILINE)}
     assert len(found) > 150
     assert all(each.docstring for each in found)  # without one mkdocstrings shows nothing
     return {each.canonical_path for each in found}
 
 
-def resolved(package: Any, name: str) -> Any:
-    found = package[name.partition(".")[2]]
+def test_names_are_listed_under_their_package(modules):
+    names = {
+        (package, name.partition(".")[0])
+        for package, parts in python.PARTS.items()
+        for part in parts.values()
+        for name in part.names
+    }
+    assert all(package == listed for package, listed in names)
+    assert set(python.PARTS) == set(modules.members) - {"cortext_bench"}
+
+
+def resolved(modules: Any, name: str) -> Any:
+    found = modules[name]
     if found.is_module and found.name in found.members:  # `adapt` of `cortext.training.adapt`
         found = found[found.name]
     return found.final_target if found.is_alias else found
@@ -204,7 +214,7 @@ def resolved(package: Any, name: str) -> Any:
 def used(document: Path) -> set[str]:
     """Dotted names of ours that a document imports, or names in its text."""
     text = document.read_text()
-    found = set(re.findall(r"(?<!`)`(cortext(?:\.\w+)+)(?=[(`])", text)) - FILES_NOT_NAMES
+    found = set(re.findall(r"(?<!`)`(cortext(?:_\w+)?(?:\.\w+)+)(?=[(`])", text)) - FILES_NOT_NAMES
     for block in re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
         bound = {}
         for node in ast.walk(ast.parse(block)):
@@ -223,13 +233,13 @@ def used(document: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_every_name_that_a_document_uses_is_in_the_reference(document, package, documented):
+def test_every_name_that_a_document_uses_is_in_the_reference(document, modules, documented):
     missing = set()
     for name in used(document):
         try:
-            found = resolved(package, name)
+            found = resolved(modules, name)
         except KeyError:  # an attribute that an instance gets
-            found = resolved(package, name.rpartition(".")[0])
+            found = resolved(modules, name.rpartition(".")[0])
             assert found.is_class or found.is_attribute, name
         path = found.canonical_path
         if not found.is_module and not any(
