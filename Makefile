@@ -55,8 +55,7 @@ checked: $(DEV)  ## the native part, looking for wrong addresses and undefined b
 
 sanitize: checked  ## the tests of the native part with the checked build
 	$(CHECKED) $(BIN)/pytest -m "not slow" -k "not leak and not second_interpreter" -n 2 -q tests/core/native tests/core/decoding \
-	    tests/attacks/test_native.py tests/attacks/test_native_arrays.py \
-	    $(addprefix --ignore=tests/core/decoding/,ngram llm ensemble)
+	    tests/attacks/test_native.py tests/attacks/test_native_arrays.py --ignore=tests/core/decoding/ngram
 
 fuzz: checked  ## damaged files, with the usual build and with the checked one; damaged messages to the live servers
 	OMP_NUM_THREADS=1 $(BIN)/python tools/fuzz_native.py --seconds $(FUZZ_SECONDS) --out build/fuzz
@@ -78,9 +77,10 @@ live: $(VENV)/.built $(VENV)/.live  ## watch the demo's decoder at work, on a we
 # Each process takes a third in one piece: what a module's tests share is made once. Three keep two
 # cores busy while some tests wait.
 FAST := -m "not slow" -n 3 --dist worksteal
+PACKAGE ?=
 
-test: $(DEV)  ## the fast tests
-	$(TEST) $(FAST)
+test: $(DEV)  ## the fast tests; PACKAGE=live: those of cortext_live alone, PACKAGE=core: those of cortext
+	$(TEST) $(FAST) $(addprefix tests/,$(PACKAGE))
 
 coverage: $(DEV)  ## the fast tests, and the share of lines that they reach; half as long again
 	$(TEST) $(FAST) --cov --cov-report=term:skip-covered --cov-fail-under=85
@@ -91,7 +91,7 @@ test-narrow: $(DEV)  ## the tests of what chooses its instructions, as on a proc
 	mkdir -p build
 	$(CC) -O1 -shared -fPIC tests/support/narrow_processor.c -o build/narrow_processor.so -ldl
 	LD_PRELOAD=$(abspath build/narrow_processor.so) NARROW_PROCESSOR=$(NARROW) $(TEST) -q -m "not slow" tests/core/models tests/core/native \
-	    tests/core/decoding tests/bench tests/attacks/test_native.py tests/attacks/test_native_arrays.py
+	    tests/core/decoding tests/lm tests/bench tests/attacks/test_native.py tests/attacks/test_native_arrays.py
 
 AXE := build/axe/package/axe.min.js
 

@@ -367,6 +367,19 @@ def test_make_demo_is_the_demo_command():
     )
 
 
+@pytest.mark.parametrize(
+    ("package", "folders"),
+    [("", []), ("live", ["tests/live"]), ("lm data", ["tests/lm", "tests/data"])],
+)
+def test_make_test_runs_the_tests_of_a_package(package, folders):
+    command = ["make", "--dry-run", "--no-print-directory", "test", f"PACKAGE={package}"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    (line,) = [line for line in done.stdout.splitlines() if "bin/pytest" in line]
+    assert re.findall(r"\btests/\w+", line) == folders
+    assert all((ROOT / folder).is_dir() for folder in folders)
+
+
 @pytest.mark.slow
 def test_a_new_day_goes_as_written(tmp_path, commands):
     few = [(r"--trials 20", "--trials 20 --batches 4"), (r"trials=20", "trials=20, batches=4")]

@@ -76,13 +76,18 @@ def in_strings(file: Path) -> list[tuple[int, str]]:
         return []
     nodes = list(ast.walk(tree(file)))
     prose = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+    put_together = {
+        id(part)
+        for node in nodes
+        if isinstance(node, ast.JoinedStr | ast.BinOp)
+        for part in ast.iter_child_nodes(node)
+    }
     return [
         (node.lineno, name)
         for node in nodes
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in prose
-        # The name may be put together from parts.
         for name in re.findall(r"\bcortext_[\w.]*", node.value)
-        if name == "cortext_" or package_of(name) in STANDS_ON
+        if package_of(name) in STANDS_ON or (name == "cortext_" and id(node) in put_together)
     ]
 
 
@@ -196,6 +201,7 @@ def test_packages_import_the_core_and_what_they_stand_on_alone():
         "def f():\n    import cortext_lm.llm",
         "HOME = 'cortext_lm.llm:LLM'",
         "def f(name):\n    return import_module(f'cortext_{name}')",
+        "def f(name):\n    return import_module('cortext_' + name)",
     ],
 )
 def test_every_way_to_reach_a_package_is_seen(text, tmp_path):

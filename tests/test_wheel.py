@@ -35,7 +35,7 @@ LICENCES = {
 WHERE = """
 import importlib.metadata, json, sys
 import cortext, cortext._native, cortext.cli, cortext.decoding, cortext.evaluation, cortext.training
-modules = [m.__file__ for name, m in sys.modules.items() if name.split(".")[0] == "cortext" and m.__file__]
+modules = [m.__file__ for name, m in sys.modules.items() if name.startswith("cortext") and m.__file__]
 mapped = {line.split()[-1] for line in open("/proc/self/maps") if "cortext" in line}
 print(json.dumps({"modules": modules, "mapped": sorted(mapped), "version": cortext.__version__,
                   "installed": importlib.metadata.version("cortext-bci"), "torch": sys.modules["torch"].__file__}))
@@ -144,9 +144,9 @@ def test_the_tag_is_that_of_this_python_on_manylinux(wheel, content):
     assert platform.split(".")[0].startswith("manylinux_2_")
 
 
-def test_the_wheel_holds_the_package_and_nothing_else(content):
+def test_the_wheel_holds_the_packages_and_nothing_else(content):
     tracked = subprocess.run(
-        ["git", "-C", ROOT, "ls-files", "src/cortext"], check=True, capture_output=True, text=True
+        ["git", "-C", ROOT, "ls-files", "src"], check=True, capture_output=True, text=True
     ).stdout.split()
     sources = {name.removeprefix("src/") for name in tracked}
     compiled = {f"cortext/_native{sysconfig.get_config_var('EXT_SUFFIX')}"}

@@ -14,7 +14,6 @@ import importlib.metadata
 import json
 import multiprocessing
 import os
-import pkgutil
 import re
 import resource
 import shutil
@@ -27,13 +26,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import cortext.cli
+from cortext.cli.tree import Group, all_commands
+
+
+def modules_of_commands() -> set[str]:
+    entries = [entry for group in all_commands().values() for entry in group.values()]
+    grouped = [
+        entry.commands.values() if isinstance(entry, Group) else [entry] for entry in entries
+    ]
+    return {target.rpartition(".")[0] for targets in grouped for target in targets}
+
 
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(
     [
         # Commands are imported when they are asked for: here, once for all processes.
-        *(f"cortext.cli.{module.name}" for module in pkgutil.iter_modules(cortext.cli.__path__)),
+        *sorted(modules_of_commands()),
         "rich.progress",
         "rich.table",
         "cortext.training",

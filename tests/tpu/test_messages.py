@@ -22,7 +22,7 @@ Message = list[str | None]
 
 def messages() -> list[Message]:
     found: list[Message] = []
-    for path in sorted((ROOT / "src/cortext").rglob("*.py")):
+    for path in sorted((ROOT / "src").rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.JoinedStr):
                 found.append(
