@@ -31,6 +31,7 @@ PLUGIN_PAGES = (
     "own-tasks.md",
 )
 """Guides whose blocks run in this order in one folder: later pages use what the first one makes."""
+GUIDES_TO_FILES = ("architecture", "packages", "conventions", "decisions")
 # The demo preset takes minutes; `make` needs the checkout, and `make test` is what runs this test.
 # A third of the tiny recipe's batches is a training, too.
 TINY = [
@@ -358,6 +359,22 @@ def test_readme_works_as_written_at_tiny_size(tmp_path):
     ran = run_blocks(ROOT / "docs/start/demo.md", tmp_path, TINY)
     assert any("cortext evaluate runs/first" in block for block in ran)
     assert (tmp_path / "runs" / "predictions.csv").is_file()
+
+
+@pytest.mark.parametrize(
+    "page", ["CONTRIBUTING.md", *(f"docs/inside/{name}.md" for name in GUIDES_TO_FILES)]
+)
+def test_files_and_folders_that_a_guide_to_the_source_names_are_there(page):
+    """A name may begin in a folder that the same line has named."""
+    missing = set()
+    for line in (ROOT / page).read_text().splitlines():
+        folders = [ROOT, ROOT / "src", ROOT / "native", ROOT / "tests" / "support"]
+        for name in re.findall(r"`([\w/.-]+(?:\.(?:py|cpp|hpp|js|j2)|/))`", line):
+            found = [folder / name for folder in folders if (folder / name).exists()]
+            folders += [path if path.is_dir() else path.parent for path in found]
+            if not found:
+                missing.add(name)
+    assert not missing
 
 
 def test_make_demo_is_the_demo_command():

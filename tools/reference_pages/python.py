@@ -197,7 +197,7 @@ def packages() -> griffe.ModulesCollection:
     return loaded
 
 
-def pages(modules: Any = None) -> dict[str, str]:
+def pages(modules: griffe.ModulesCollection | None = None) -> dict[str, str]:
     """Return the pages, Markdown by address; mkdocstrings writes what `:::` names.
 
     `modules` is what `packages` returns; by default it is called.
@@ -225,7 +225,7 @@ def page_of(title: str) -> str:
     return f"reference/python/{title.lower().replace(' ', '-')}.md"
 
 
-def _names(modules: Any, part: Part) -> list[str]:
+def _names(modules: griffe.ModulesCollection, part: Part) -> list[str]:
     """Return a page's names; what two packages export is under the first."""
     names: dict[str, str] = {}
     for name in part.names:
@@ -238,11 +238,11 @@ def _names(modules: Any, part: Part) -> list[str]:
     return list(names.values())
 
 
-def _exports(modules: Any, module: str) -> list[str]:
+def _exports(modules: griffe.ModulesCollection, module: str) -> list[str]:
     return sorted(map(str, modules[module].exports or ()))
 
 
-def _index(modules: Any, documented: dict[str, list[str]]) -> str:
+def _index(modules: griffe.ModulesCollection, documented: dict[str, list[str]]) -> str:
     homes = {modules[name].canonical_path for names in documented.values() for name in names}
     short = [f"cortext.{name}" for name in _exports(modules, "cortext")]
     assert all(modules[name].canonical_path in homes for name in short)
@@ -266,7 +266,7 @@ def _index(modules: Any, documented: dict[str, list[str]]) -> str:
     return text
 
 
-def _summary(modules: Any, names: list[str]) -> str:
+def _summary(modules: griffe.ModulesCollection, names: list[str]) -> str:
     rows = []
     for name in names:
         found = modules[name]
