@@ -55,7 +55,8 @@ checked: $(DEV)  ## the native part, looking for wrong addresses and undefined b
 
 sanitize: checked  ## the tests of the native part with the checked build
 	$(CHECKED) $(BIN)/pytest -m "not slow" -k "not leak and not second_interpreter" -n 2 -q tests/core/native tests/core/decoding \
-	    tests/attacks/test_native.py tests/attacks/test_native_arrays.py --ignore=tests/core/decoding/ngram
+	    tests/attacks/test_native.py tests/attacks/test_native_arrays.py \
+	    --ignore=tests/core/decoding/ngram
 
 fuzz: checked  ## damaged files, with the usual build and with the checked one; damaged messages to the live servers
 	OMP_NUM_THREADS=1 $(BIN)/python tools/fuzz_native.py --seconds $(FUZZ_SECONDS) --out build/fuzz

@@ -31,10 +31,12 @@ LICENCES = {
     "src/cortext_live/page/web/atkinson-next.LICENSE.txt": "SIL OPEN FONT LICENSE",
 }
 """Licence file: what it says."""
-# Imports every part of the package that needs no extra, and says where all of it comes from.
+# Imports every part of the packages that needs no extra, and says where all of it comes from.
 WHERE = """
 import importlib.metadata, json, sys
 import cortext, cortext._native, cortext.cli, cortext.decoding, cortext.evaluation, cortext.training
+import cortext_bench, cortext_data.demo, cortext_live.core.pipeline, cortext_lm, cortext_published, cortext_speechllm
+import cortext_tpu, cortext_tune.cloud
 modules = [m.__file__ for name, m in sys.modules.items() if name.startswith("cortext") and m.__file__]
 mapped = {line.split()[-1] for line in open("/proc/self/maps") if "cortext" in line}
 print(json.dumps({"modules": modules, "mapped": sorted(mapped), "version": cortext.__version__,

@@ -14,6 +14,7 @@ import importlib.metadata
 import json
 import multiprocessing
 import os
+import pkgutil
 import re
 import resource
 import shutil
@@ -23,25 +24,21 @@ import tempfile
 import time
 import weakref
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from cortext.cli.tree import Group, all_commands
-
-
-def modules_of_commands() -> set[str]:
-    entries = [entry for group in all_commands().values() for entry in group.values()]
-    grouped = [
-        entry.commands.values() if isinstance(entry, Group) else [entry] for entry in entries
-    ]
-    return {target.rpartition(".")[0] for targets in grouped for target in targets}
-
+from cortext.entry_points import joined
 
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(
     [
         # Commands are imported when they are asked for: here, once for all processes.
-        *sorted(modules_of_commands()),
+        *(
+            f"{package}.{module.name}"
+            for package in ("cortext.cli", *(entry.module for entry in joined("cortext.commands")))
+            for module in pkgutil.iter_modules(import_module(package).__path__)
+        ),
         "rich.progress",
         "rich.table",
         "cortext.training",
