@@ -3,6 +3,7 @@
 import ast
 import dataclasses
 import re
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
+from cortext import entry_points
 from cortext.cli import run as cortext
 from cortext.cli.tree import Group, all_commands
 from cortext.config import to_mapping
@@ -28,7 +30,8 @@ from reference_pages import commands, configuration, python
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-FILES_NOT_NAMES = {"cortext.json"}
+GROUPS = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"])
+NOT_NAMES = {"cortext.json"} | GROUPS
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -214,7 +217,7 @@ def resolved(modules: Any, name: str) -> Any:
 def used(document: Path) -> set[str]:
     """Dotted names of ours that a document imports, or names in its text."""
     text = document.read_text()
-    found = set(re.findall(r"(?<!`)`(cortext(?:_\w+)?(?:\.\w+)+)(?=[(`])", text)) - FILES_NOT_NAMES
+    found = set(re.findall(r"(?<!`)`(cortext(?:_\w+)?(?:\.\w+)+)(?=[(`])", text)) - NOT_NAMES
     for block in re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
         bound = {}
         for node in ast.walk(ast.parse(block)):
@@ -247,6 +250,13 @@ def test_every_name_that_a_document_uses_is_in_the_reference(document, modules, 
         ):
             missing.add(name)
     assert not missing
+
+
+@pytest.mark.parametrize(
+    "text", [entry_points.__doc__, (ROOT / "docs/inside/architecture.md").read_text()]
+)
+def test_every_group_of_entry_points_is_in_the_tables(text):
+    assert set(re.findall(r"^\| `(cortext\.\w+)` \|", text, re.MULTILINE)) == GROUPS
 
 
 def test_the_documents_are_read_for_names():
