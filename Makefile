@@ -78,9 +78,10 @@ live: $(VENV)/.built $(VENV)/.live  ## watch the demo's decoder at work, on a we
 # Each process takes a third in one piece: what a module's tests share is made once. Three keep two
 # cores busy while some tests wait.
 FAST := -m "not slow" -n 3 --dist worksteal
+PACKAGE ?=
 
-test: $(DEV)  ## the fast tests
-	$(TEST) $(FAST)
+test: $(DEV)  ## the fast tests; PACKAGE=live: those of cortext_live alone, PACKAGE=core: those of cortext
+	$(TEST) $(FAST) $(addprefix tests/,$(PACKAGE))
 
 coverage: $(DEV)  ## the fast tests, and the share of lines that they reach; half as long again
 	$(TEST) $(FAST) --cov --cov-report=term:skip-covered --cov-fail-under=85

@@ -31,6 +31,7 @@ PLUGIN_PAGES = (
     "own-tasks.md",
 )
 """Guides whose blocks run in this order in one folder: later pages use what the first one makes."""
+GUIDES_TO_FILES = ("architecture", "packages", "conventions", "decisions")
 # The demo preset takes minutes; `make` needs the checkout, and `make test` is what runs this test.
 # A third of the tiny recipe's batches is a training, too.
 TINY = [
@@ -360,11 +361,40 @@ def test_readme_works_as_written_at_tiny_size(tmp_path):
     assert (tmp_path / "runs" / "predictions.csv").is_file()
 
 
+@pytest.mark.parametrize(
+    "page", ["CONTRIBUTING.md", *(f"docs/inside/{name}.md" for name in GUIDES_TO_FILES)]
+)
+def test_files_and_folders_that_a_guide_to_the_source_names_are_there(page):
+    """A name may begin in a folder that the same line has named."""
+    missing = set()
+    for line in (ROOT / page).read_text().splitlines():
+        folders = [ROOT, ROOT / "src", ROOT / "native", ROOT / "tests" / "support"]
+        for name in re.findall(r"`([\w/.-]+(?:\.(?:py|cpp|hpp|js|j2)|/))`", line):
+            found = [folder / name for folder in folders if (folder / name).exists()]
+            folders += [path if path.is_dir() else path.parent for path in found]
+            if not found:
+                missing.add(name)
+    assert not missing
+
+
 def test_make_demo_is_the_demo_command():
     makefile = (ROOT / "Makefile").read_text()
     assert re.search(
         r"^demo: .*\n\t\$\(BIN\)/cortext demo --out \$\(DEMO_OUT\)$", makefile, re.MULTILINE
     )
+
+
+@pytest.mark.parametrize(
+    ("package", "folders"),
+    [("", []), ("live", ["tests/live"]), ("lm data", ["tests/lm", "tests/data"])],
+)
+def test_make_test_runs_the_tests_of_a_package(package, folders):
+    command = ["make", "--dry-run", "--no-print-directory", "test", f"PACKAGE={package}"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    (line,) = [line for line in done.stdout.splitlines() if "bin/pytest" in line]
+    assert re.findall(r"\btests/\w+", line) == folders
+    assert all((ROOT / folder).is_dir() for folder in folders)
 
 
 @pytest.mark.slow

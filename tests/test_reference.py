@@ -3,14 +3,15 @@
 import ast
 import dataclasses
 import re
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import griffe
 import pytest
 import yaml
 
+from cortext import entry_points
 from cortext.cli import run as cortext
 from cortext.cli.tree import Group, all_commands
 from cortext.config import to_mapping
@@ -29,7 +30,8 @@ from reference_pages import commands, configuration, python
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-FILES_NOT_NAMES = {"cortext.json"}
+GROUPS = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"])
+NOT_NAMES = {"cortext.json"} | GROUPS
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -99,7 +101,7 @@ def settings() -> list[tuple[str, Any, str]]:
             (prefix, cls.Config(), f"{title}: {kind}")
             for registry, prefix, title in kinds
             for kind, cls in registry.items()
-            if cls.__module__.startswith("cortext.")
+            if cls.__module__.startswith(("cortext.", "cortext_"))
         ),
         ("speech.", SpeechConfig(lora=LoRAConfig()), "speech"),
         ("stages[].", Stage("name"), "stages"),
@@ -180,22 +182,33 @@ def test_every_recipe_is_listed(rows):
 
 
 @pytest.fixture(scope="module")
-def packages() -> griffe.ModulesCollection:
-    return python.load()
+def modules() -> Any:
+    return python.packages()
 
 
 @pytest.fixture(scope="module")
-def documented(packages) -> set[str]:
+def documented(modules) -> set[str]:
     """Full names of the objects that the pages document."""
-    text = "".join(python.pages(packages).values())
-    found = {resolved(packages, name) for name in re.findall(r"^::: (\S+)", text, re.MULTILINE)}
+    text = "".join(python.pages(modules).values())
+    found = {resolved(modules, name) for name in re.findall(r"^::: (\S+)", text, re.MULTILINE)}
     assert len(found) > 150
     assert all(each.docstring for each in found)  # without one mkdocstrings shows nothing
     return {each.canonical_path for each in found}
 
 
-def resolved(packages: griffe.ModulesCollection, name: str) -> Any:
-    found = packages[name]
+def test_names_are_listed_under_their_package(modules):
+    names = {
+        (package, name.partition(".")[0])
+        for package, parts in python.PARTS.items()
+        for part in parts.values()
+        for name in part.names
+    }
+    assert all(package == listed for package, listed in names)
+    assert set(python.PARTS) == set(modules.members) - {"cortext_bench"}
+
+
+def resolved(modules: Any, name: str) -> Any:
+    found = modules[name]
     if found.is_module and found.name in found.members:  # `adapt` of `cortext.training.adapt`
         found = found[found.name]
     return found.final_target if found.is_alias else found
@@ -204,7 +217,7 @@ def resolved(packages: griffe.ModulesCollection, name: str) -> Any:
 def used(document: Path) -> set[str]:
     """Dotted names of ours that a document imports, or names in its text."""
     text = document.read_text()
-    found = set(re.findall(r"(?<!`)`(cortext(?:\.\w+)+)(?=[(`])", text)) - FILES_NOT_NAMES
+    found = set(re.findall(r"(?<!`)`(cortext(?:_\w+)?(?:\.\w+)+)(?=[(`])", text)) - NOT_NAMES
     for block in re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
         bound = {}
         for node in ast.walk(ast.parse(block)):
@@ -223,13 +236,13 @@ def used(document: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_every_name_that_a_document_uses_is_in_the_reference(document, packages, documented):
+def test_every_name_that_a_document_uses_is_in_the_reference(document, modules, documented):
     missing = set()
     for name in used(document):
         try:
-            found = resolved(packages, name)
+            found = resolved(modules, name)
         except KeyError:  # an attribute that an instance gets
-            found = resolved(packages, name.rpartition(".")[0])
+            found = resolved(modules, name.rpartition(".")[0])
             assert found.is_class or found.is_attribute, name
         path = found.canonical_path
         if not found.is_module and not any(
@@ -237,6 +250,13 @@ def test_every_name_that_a_document_uses_is_in_the_reference(document, packages,
         ):
             missing.add(name)
     assert not missing
+
+
+@pytest.mark.parametrize(
+    "text", [entry_points.__doc__, (ROOT / "docs/inside/architecture.md").read_text()]
+)
+def test_every_group_of_entry_points_is_in_the_tables(text):
+    assert set(re.findall(r"^\| `(cortext\.\w+)` \|", text, re.MULTILINE)) == GROUPS
 
 
 def test_the_documents_are_read_for_names():

@@ -109,6 +109,10 @@ def test_every_page_is_in_the_navigation():
     assert set(PAGES) - {""} <= links
 
 
+def test_every_generated_page_has_an_address_of_its_own():
+    assert {"reference/commands", "reference/configuration", "reference/python"} <= {*PAGES}
+
+
 @pytest.mark.parametrize("name", [name for name in PAGES if name])
 def test_a_page_starts_with_a_heading_and_one_sentence(name):
     article = html(name).partition("<article")[2].partition("</article>")[0]

@@ -47,7 +47,9 @@ def on_nav(nav: Navigation, **_: Any) -> Navigation:
     """Let a section's name in the navigation lead to its first page."""
     for page in nav.pages:
         if page.parent and page.title is None and page is page.parent.children[0]:
+            address = page.file.dest_uri  # of a generated page it would follow from the new name
             page.file.name = "index"  # how Material knows it
+            page.file.dest_uri = address
     return nav
 
 

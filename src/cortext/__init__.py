@@ -1,4 +1,23 @@
-"""Intracortical recordings of attempted speech, decoded into text."""
+"""Intracortical recordings of attempted speech, decoded into text.
+
+This is the core. Read it in the order in which data pass through it:
+
+1. `data.session_files` reads recordings. `data.packed` packs them for training, and
+   `data.packed_split` gives batches of their trials.
+2. `features.augment` and `features.smooth` prepare a batch.
+3. `models.gru` is the published model: features in, logits of tokens out. `models.registry` says
+   what another model must have.
+4. `training.run` trains a model, in the loop of `training.loop` and with a loss of `training.loss`.
+5. `decoding.stream` searches the logits for sentences, with a language model that
+   `decoding.ngram.build` has made.
+6. `evaluation.run` decodes a split, measures the errors and writes the report.
+
+All of them use `text`: tokens, languages, pronunciations and error rates. `cli.tree` lists the
+commands, each of which calls one function. Single modules such as `errors` and `config` lie below.
+
+The core imports none of the packages around it. They join their commands and more to it by entry
+points, as a package of your own can: see `entry_points`.
+"""
 
 from __future__ import annotations
 

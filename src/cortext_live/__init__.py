@@ -1,4 +1,16 @@
-"""Live decoding: bins of neural features in, words out, for rigs (Redis, BRAND) and a web page."""
+"""Live decoding and daily use: bins of neural features in, words out, while a person speaks.
+
+Stands on `cortext`, `cortext_lm` (a large model, live) and `cortext_data` (simulated input).
+
+Begin with:
+
+- `core.pipeline`: from bins to words, without files or sockets. All servers use it.
+- `page.server`: the web page of `cortext serve`; `page.decoding_thread` decodes for it.
+- `brand.process` and `lm_server.server`: the servers on Redis, for rigs.
+- `usage.writer`: the log of daily use; `usage.drift` reports what has changed in the recordings.
+- `recalibration.service`: a model that learns from what it decoded, under checks.
+- `casing` and `voices`: text as it is shown, and spoken.
+"""
 
 from __future__ import annotations
 

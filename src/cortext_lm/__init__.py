@@ -1,3 +1,15 @@
-"""."""
+"""Language models beyond the n-gram, and ensembles of several decoders.
+
+Everything that needs a large language model needs this package. Stands on `cortext`.
+
+Begin with:
+
+- `llm.large_model`: a large model that ranks the sentences of a finished search.
+- `llm.fusion`: a large model that takes part in the search.
+- `llm.finetune`: a large model learns from one's own sentences.
+- `neural.train_neural`: a small model, trained from text on a processor.
+- `ensemble.combine`: one sentence from those of several systems.
+- `ensemble.results`: the same for whole evaluations.
+"""
 
 import cortext  # noqa: F401  # it prepares the threads of what is loaded after it

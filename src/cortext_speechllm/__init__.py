@@ -1,10 +1,15 @@
-"""Brain encoders aligned to an audio language model, which writes the sentence.
+"""Speech LLMs: brain encoders aligned to an audio language model, which writes the sentence.
 
-See docs/guides/speech-llm.md.
+Stands on `cortext`, `cortext_lm` (access to models of transformers) and `cortext_live` (voices,
+which speak the sentences to align to). The guide is docs/guides/speech-llm.md.
 
-`config`, `task` and `stages` train the network of `network` by the `losses`; `targets` makes the
-cache of spoken sentences that it is aligned to; `audio_llm` is the language model's side; `model`
-and `inference` use what was trained.
+Begin with:
+
+- `network`: encoder, projector and language model as one module.
+- `task` and `stages`: its training, by the losses of `losses.speech_loss`.
+- `targets.build`: the audio tower's output for spoken sentences, which the encoder learns to match.
+- `audio_llm.model`: the frozen audio language model.
+- `model` and `inference`: a trained speech LLM, and its sentences for a split.
 """
 
 from __future__ import annotations

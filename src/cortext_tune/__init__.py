@@ -1,4 +1,16 @@
-"""Search for good settings with Optuna: grids, random search and TPE, on one machine or on Ray."""
+"""Search for good settings with Optuna, on one machine or on Ray, and training on rented machines.
+
+Grids, random search and TPE try settings of a training or options of the decoder. Stands on
+`cortext` and `cortext_lm` (weights of large models).
+
+Begin with:
+
+- `space` and `search`: the settings that may be tried, and the choice of the next ones.
+- `training.tune_training`: a search over settings of a training.
+- `decoder.search.tune_decoder`: a search over options of the decoder, on logits of an evaluation.
+- `workers`: trials in processes or as tasks of a Ray cluster.
+- `cloud.job`: a training run on a rented TPU or GPU, through SkyPilot.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Recordings: session files, packed data, batches. The simulator is in `cortext_data.simulate`."""
+"""Recordings: session files, packed data, batches."""
 
 from cortext.data.checks import Limits, PatchGeometry, Problem
 from cortext.data.conventions import Conventions

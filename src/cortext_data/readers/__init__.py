@@ -1,1 +1,1 @@
-"""Readers of published recordings and results, one file per format."""
+"""Readers of recordings: a file for each published format, and those for the files of any lab."""
