@@ -40,7 +40,6 @@ COMMANDS: Headings = {
         "train": "cortext.cli.train.train",
         "pretrain": "cortext.cli.train.pretrain",
         "check-plugin": "cortext.cli.train.check_plugin",
-        "export": "cortext_published.commands.exchange.export",
     },
     "Language models": {
         "lm": Group(

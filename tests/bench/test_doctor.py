@@ -18,8 +18,9 @@ from cortext.models.nvrtc import KernelError
 from cortext.processor import describe_int8, describe_vectors
 from cortext.training import ctc_cuda, cuda_paths
 from cortext.training.backend import BACKENDS
-from cortext_tpu import doctor, versions
-from cortext_tpu.doctor import ProbeAnswer, ask, examine, take_steps
+from cortext_bench import doctor
+from cortext_bench.doctor import ProbeAnswer, ask, examine, take_steps
+from cortext_tpu import versions
 from cortext_tpu.find import Found
 from cortext_tpu.probe import MODELS, PROBES
 from cortext_tpu.system import ENABLE_HUGEPAGES, hugepages, variables
