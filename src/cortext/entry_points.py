@@ -6,6 +6,7 @@ needed, so that nothing here imports what stands on it:
 | group | what an entry is |
 |---|---|
 | `cortext.commands` | commands by heading, as `cortext.cli.tree.COMMANDS` |
+| `cortext.language_models` | a module that trains a language model: `neural` |
 """
 
 from __future__ import annotations
