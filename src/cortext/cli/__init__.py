@@ -85,7 +85,7 @@ class _CommandList(TyperGroup):
             text = " ".join((command.help or "").split("\n\n")[0].split())
             rows = sections.setdefault(getattr(command, "rich_help_panel", None) or "Commands", [])
             rows.append((name, re.split(r"(?<=[a-z]\.) ", text)[0]))
-        for heading in (*COMMANDS, "Commands"):
+        for heading in dict.fromkeys((*COMMANDS, *sections)):
             if heading in sections:
                 with formatter.section(heading):
                     formatter.write_dl(sections[heading])
