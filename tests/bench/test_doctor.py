@@ -26,6 +26,8 @@ from cortext_tpu.probe import MODELS, PROBES
 from cortext_tpu.system import ENABLE_HUGEPAGES, hugepages, variables
 from cortext_tpu.versions import clashes, libtpu_pins, tensorflow_without_tpu
 
+# Processes of backends compute on the CPU, whatever the machine has.
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
 CPU = {"kind": "cpu", "name": "a processor", "memory_gib": 8.0}
 CHIP = {"kind": "tpu", "name": "TPU v5 lite", "memory_gib": 15.8}
 ALL = {
