@@ -10,18 +10,23 @@ needed, so that nothing here imports what stands on it:
 | `cortext.clusters` | `ray`: what `WordSearch` calls to decode on a Ray cluster |
 | `cortext.evaluations` | `online`: the function of `cortext evaluate --online` |
 | `cortext.backends` | a class that takes training steps, `cortext.training.backend.JobBackend` |
+| `cortext.language_models` | a module that trains a language model: `neural` |
 """
 
 from __future__ import annotations
 
-from importlib.metadata import EntryPoint, entry_points
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cortext.errors import MissingLibrary
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 
 def joined(group: str) -> list[EntryPoint]:
     """Return the entries of a group in the order of their names."""
+    from importlib.metadata import entry_points  # 20 ms, which no start of `cortext` waits for
+
     return sorted(entry_points(group=group), key=lambda entry: (entry.name, entry.value))
 
 
@@ -31,6 +36,8 @@ def load(group: str, name: str) -> Any:
     Raises:
         MissingLibrary: If no installed package brings it.
     """
+    from importlib.metadata import entry_points
+
     for entry in entry_points(group=group, name=name):
         return entry.load()
     raise MissingLibrary(

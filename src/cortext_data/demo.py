@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cortext.entry_points import load
 from cortext.errors import ConfigError, CortextError, nearest
 from cortext.extras import need
 from cortext.files import refuse_foreign
@@ -136,12 +137,14 @@ def _with_llm(
     """Train a neural model on the n-gram's text, and evaluate with both ways of asking it."""
     from cortext.evaluation import evaluate
     from cortext.evaluation.settings import LargeModelFiles
-    from cortext_lm.neural.train_neural import NeuralOptions, train_neural
 
     texts = [out / "data" / "text" / "lm.txt"]
     model = out / "llm"
-    options = NeuralOptions(pieces=2000, layers=2, lr=1e-2, steps=steps, minutes=None)
-    timed("train llm", lambda bar: train_neural(texts, model, options, stage=lambda name: bar))
+    neural = load("cortext.language_models", "neural")
+    options = neural.NeuralOptions(pieces=2000, layers=2, lr=1e-2, steps=steps, minutes=None)
+    timed(
+        "train llm", lambda bar: neural.train_neural(texts, model, options, stage=lambda name: bar)
+    )
     run, packed, lm = (out / name for name in ("run", "packed", "lm"))
 
     def evaluated(name: str, mode: str) -> Metrics:

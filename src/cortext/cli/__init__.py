@@ -11,6 +11,7 @@ import os
 import re
 import sys
 from collections.abc import Iterator, Mapping
+from functools import cached_property
 from importlib import import_module
 from typing import Any
 
@@ -19,7 +20,7 @@ import typer.main
 from typer.core import TyperGroup
 
 from cortext.cli.console import print_lines
-from cortext.cli.tree import COMMANDS, Entry, Group, all_commands
+from cortext.cli.tree import COMMANDS, Entry, Group, Headings, all_commands
 from cortext.errors import CortextError, shown
 
 
@@ -84,20 +85,56 @@ class _CommandList(TyperGroup):
             text = " ".join((command.help or "").split("\n\n")[0].split())
             rows = sections.setdefault(getattr(command, "rich_help_panel", None) or "Commands", [])
             rows.append((name, re.split(r"(?<=[a-z]\.) ", text)[0]))
-        for heading in (*COMMANDS, "Commands"):
+        for heading in dict.fromkeys((*COMMANDS, *sections)):
             if heading in sections:
                 with formatter.section(heading):
                     formatter.write_dl(sections[heading])
+
+
+def _under_headings(tree: Headings) -> _Commands:
+    entries = {name: entry for under in tree.values() for name, entry in under.items()}
+    headings = {name: heading for heading, under in tree.items() for name in under}
+    return _Commands(entries, headings)
+
+
+class _AllCommands(Mapping[str, Any]):
+    """The commands of the core and of all packages.
+
+    Packages are asked for theirs when a command is none of the core's: finding out what is
+    installed takes 40 ms, which every start of `cortext` would wait for.
+    """
+
+    def __init__(self) -> None:
+        # Packages may add to groups, which are therefore not the core's alone.
+        self._core = _under_headings(
+            {
+                heading: {name: entry for name, entry in under.items() if isinstance(entry, str)}
+                for heading, under in COMMANDS.items()
+            }
+        )
+
+    @cached_property
+    def _all(self) -> _Commands:
+        return _under_headings(all_commands())
+
+    def __getitem__(self, name: str) -> Any:
+        return (self._core if name in self._core else self._all)[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._core or name in self._all
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._all)
+
+    def __len__(self) -> int:
+        return len(self._all)
 
 
 class _Root(_CommandList):
     """All commands."""
 
     def __init__(self, **settings: Any) -> None:
-        tree = all_commands()
-        entries = {name: entry for under in tree.values() for name, entry in under.items()}
-        headings = {name: heading for heading, under in tree.items() for name in under}
-        super().__init__(**settings | {"commands": _Commands(entries, headings)})
+        super().__init__(**settings | {"commands": _AllCommands()})
 
 
 app = typer.Typer(

@@ -229,32 +229,3 @@ def searching(
     """Return the search with its language models, where their options agree."""
     check_ray(search.ray, search.gpus_per_worker, search.threads, large.llm_device)
     return replace(search, lm=lm, llm=large.files, context=large.context)
-
-
-@dataclass(frozen=True)
-class RedisServer:
-    """A Redis server, as the command line names it."""
-
-    redis_host: Annotated[str, Setting(help="Host of the Redis server.")] = "localhost"
-    redis_port: Annotated[
-        int, Setting(help="Port of the Redis server.", minimum=1, maximum=65535)
-    ] = 6379
-    redis_url: Annotated[
-        str | None,
-        typer.Option(
-            "--redis-url",
-            envvar="CORTEXT_REDIS_URL",
-            show_default=False,
-            help=(
-                "Instead of host and port: redis[s]://[user:password@]host[:port][/db] or"
-                " unix:///path. Never logged."
-            ),
-        ),
-    ] = None
-
-    @property
-    def url(self) -> str:
-        """The address that clients connect to."""
-        from cortext_live.core.redis_streams import redis_url
-
-        return self.redis_url or redis_url(self.redis_host, self.redis_port)

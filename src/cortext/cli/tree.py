@@ -40,7 +40,6 @@ COMMANDS: Headings = {
         "train": "cortext.cli.train.train",
         "pretrain": "cortext.cli.train.pretrain",
         "check-plugin": "cortext.cli.train.check_plugin",
-        "export": "cortext_published.commands.exchange.export",
     },
     "Language models": {
         "lm": Group(
@@ -70,19 +69,23 @@ def all_commands() -> Headings:
     A package that cannot be loaded costs its own commands alone, and a line on stderr: others may
     be needed to speak.
     """
-    merged: Headings = {heading: dict(commands) for heading, commands in COMMANDS.items()}
+    tree = COMMANDS
     for entry in joined("cortext.commands"):
         try:
-            headings: Headings = entry.load()
+            tree = _joined(tree, entry.load())
         except Exception as error:
             said = f"{type(error).__name__}: {first_line(error)}"
             line = f"cortext: the commands of {entry.value} cannot be loaded ({said})"
             print_lines(shown(line), err=True)
-            continue
-        for heading, commands in headings.items():
-            under = merged.setdefault(heading, {})
-            for name, command in commands.items():
-                under[name] = _together(under.get(name), command)
+    return tree
+
+
+def _joined(tree: Headings, added: Headings) -> Headings:
+    merged = {heading: dict(commands) for heading, commands in tree.items()}
+    for heading, commands in added.items():
+        under = merged.setdefault(heading, {})
+        for name, command in commands.items():
+            under[name] = _together(under.get(name), command)
     return merged
 
 

@@ -6,7 +6,7 @@ from cortext.cli.tree import Group, Headings
 
 COMMANDS: Headings = {
     "Benchmarks and tools": {
-        "doctor": "cortext.cli.tools.doctor",
+        "doctor": "cortext_bench.commands.doctor.doctor",
         "bench": Group(
             "Compare cortext with the best alternatives, side by side.",
             {

@@ -6,7 +6,7 @@ from cortext.cli.tree import Group, Headings
 
 COMMANDS: Headings = {
     "Data": {
-        "simulate": "cortext.cli.data.simulate",
+        "simulate": "cortext_data.commands.simulate.simulate",
         "import": Group(
             "Read checkpoints, results and recordings of others.",
             {
@@ -19,5 +19,5 @@ COMMANDS: Headings = {
             },
         ),
     },
-    "Benchmarks and tools": {"demo": "cortext.cli.tools.demo"},
+    "Benchmarks and tools": {"demo": "cortext_data.commands.demo.demo"},
 }

@@ -15,6 +15,7 @@ from statistics import NormalDist
 import numpy as np
 
 from cortext.data.trial import BIN_MS
+from cortext.text.durations import RELATIVE_DURATION
 from cortext.text.inventory import Inventory
 from cortext.text.lexicon import Pronunciation
 from cortext_data.simulate.config import STEP_MS, SimulatorConfig
@@ -23,24 +24,6 @@ from cortext_data.simulate.streams import Purpose, stream
 STEPS_PER_BIN = BIN_MS // STEP_MS
 """Steps of the grid in a bin of the published data."""
 
-_RELATIVE_DURATIONS = {
-    0.70: "HH DH",
-    0.80: "B D G P T K",
-    0.85: "IH AH UH N M L R W Y V",
-    0.95: "EH F TH Z NG",
-    1.05: "S SH ZH ER IY UW",
-    1.15: "AA AO AE CH JH EY OW",
-    1.30: "AY AW OY",
-}
-"""Mean duration of each phoneme over `phoneme_ms`.
-
-The order is that of connected speech (Crystal & House 1988, J. Acoust. Soc. Am. 83: lax vowels are
-shorter than tense ones, stops shorter than fricatives); the spread is rounded and narrowed, as
-attempted speech is slow.
-"""
-RELATIVE_DURATION = {
-    phoneme: value for value, names in _RELATIVE_DURATIONS.items() for phoneme in names.split()
-}
 DRAWN_DURATIONS = (0.75, 1.25)
 """Shortest and longest mean duration of other tokens over `phoneme_ms`; the seed draws them."""
 SILENT_SLOWING = 1.2

@@ -6,7 +6,7 @@ from cortext.cli.tree import Group, Headings
 
 COMMANDS: Headings = {
     "Training": {
-        "adapt": "cortext.cli.adapt.adapt",
+        "adapt": "cortext_live.commands.adapt.adapt",
         "fit-gate": "cortext_live.commands.gate.fit_gate",
         "recalibrate": "cortext_live.commands.recalibrate.recalibrate",
         "chain": Group(

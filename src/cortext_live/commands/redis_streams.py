@@ -23,11 +23,12 @@ from cortext.cli.console import (
     progress_bar,
     stage,
 )
-from cortext.cli.options import PromptedModelOptions, RedisServer, with_settings
+from cortext.cli.options import PromptedModelOptions, with_settings
 from cortext.errors import ConfigError
 from cortext.evaluation.settings import OptionsFile
 from cortext.plugins import load_plugins
 from cortext.settings import Setting
+from cortext_live.commands.redis_server import RedisServer
 
 if TYPE_CHECKING:
     from cortext.models.stepper import Stepper

@@ -6,10 +6,13 @@ from cortext.cli.tree import Group, Headings
 
 COMMANDS: Headings = {
     "Language models": {
-        "finetune-llm": "cortext.cli.lm.finetune",
+        "finetune-llm": "cortext_lm.commands.neural.finetune",
         "lm": Group(
             "",
-            {"train-neural": "cortext.cli.lm.train", "compare": "cortext.cli.lm.compare"},
+            {
+                "train-neural": "cortext_lm.commands.neural.train",
+                "compare": "cortext_lm.commands.neural.compare",
+            },
         ),
     },
     "Decoding": {"ensemble": "cortext_lm.commands.ensemble.ensemble"},

@@ -6,7 +6,7 @@ from cortext.cli.tree import Group, Headings
 
 COMMANDS: Headings = {
     "Data": {
-        "fetch": "cortext.cli.data.fetch",
+        "fetch": "cortext_published.commands.fetch.fetch",
         "import": Group(
             "",
             {
@@ -22,6 +22,7 @@ COMMANDS: Headings = {
             },
         ),
     },
+    "Training": {"export": "cortext_published.commands.exchange.export"},
     "Live": {
         "report": Group("", {"release": "cortext_published.commands.release.report"}),
     },

@@ -6,7 +6,7 @@ from cortext.cli.tree import Group, Headings
 
 COMMANDS: Headings = {
     "Training": {
-        "launch": "cortext.cli.tools.launch",
+        "launch": "cortext_tune.commands.launch.launch",
         "tune": Group(
             "Search for good settings of the training or of the decoder.",
             {

@@ -98,7 +98,7 @@ for under in all_commands().values():
     for name, entry in under.items():
         inner = entry.commands if isinstance(entry, Group) else {None: entry}
         for last, target in inner.items():
-            leaves[target.split(".")[0]] = [each for each in (name, last) if each]
+            leaves[target.rpartition(".")[0]] = [each for each in (name, last) if each]
 for leaf in leaves.values():
     child = os.fork()
     if child == 0:
@@ -114,7 +114,7 @@ print(len(leaves))
 
 
 def test_an_error_while_a_command_is_built_is_not_an_unknown_command(monkeypatch):
-    monkeypatch.setitem(COMMANDS["Data"], "broken", "data.nothing_of_this_name")
+    monkeypatch.setitem(COMMANDS["Data"], "broken", "cortext.cli.data.nothing_of_this_name")
     with pytest.raises(AttributeError, match="nothing_of_this_name"):
         run(["broken"])
 
@@ -335,7 +335,7 @@ def test_demo_leaves_the_terminal_to_the_bar_that_training_draws(tmp_path, monke
             stage(name)
         raise CortextError("far enough")
 
-    monkeypatch.setattr("cortext.cli.tools.progress_bar", progress_bar)
+    monkeypatch.setattr("cortext_data.commands.demo.progress_bar", progress_bar)
     monkeypatch.setattr("cortext_data.demo.run_demo", run_demo)
     assert run(["demo", "--out", str(tmp_path)]) == 2
     assert drawn == ["pack", "evaluate"]

@@ -18,13 +18,16 @@ from cortext.errors import RunError
 from cortext.models.nvrtc import KernelError
 from cortext.processor import describe_int8, describe_vectors
 from cortext.training import ctc_cuda, cuda_paths
-from cortext_tpu import doctor, versions
-from cortext_tpu.doctor import ProbeAnswer, ask, examine, take_steps
+from cortext_bench import doctor
+from cortext_bench.doctor import ProbeAnswer, ask, examine, take_steps
+from cortext_tpu import versions
 from cortext_tpu.find import Found
 from cortext_tpu.probe import MODELS, PROBES
 from cortext_tpu.system import ENABLE_HUGEPAGES, hugepages, variables
 from cortext_tpu.versions import clashes, libtpu_pins, tensorflow_without_tpu
 
+# Processes of backends compute on the CPU, whatever the machine has.
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
 CPU = {"kind": "cpu", "name": "a processor", "memory_gib": 8.0}
 CHIP = {"kind": "tpu", "name": "TPU v5 lite", "memory_gib": 15.8}
 ALL = {
