@@ -381,15 +381,14 @@ class DecodingThread:
         hello["latest"] = None if last is None else last.body["id"]
         speech = self.speech
         hello |= {"voice": speech and speech.name, "voice_takes": speech and speech.takes}
-        statistics = Event("stats", self._utterances.statistics.to_json())
-        latest = (last, self._utterances.chosen) if last else ()
-        # Who may watch without a token is sent what is said from now on.
-        entries = [] if reader.is_stranger else self._utterances.conversation.history()
-        history = Event("history", {"entries": entries})
-        for message in (Event("hello", hello), history, *latest, statistics):
-            if message is not None:
-                reader.put(message)
-        self.readers.add(reader)
+        messages = [
+            Event("hello", hello),
+            Event("history", {"entries": self._utterances.conversation.history()}),
+            last,
+            self._utterances.chosen if last else None,
+            Event("stats", self._utterances.statistics.to_json()),
+        ]
+        self.readers.add(reader, filter(None, messages))
 
     def _state(self) -> dict[str, Any]:
         options = self._days.options

@@ -12,6 +12,7 @@ import threading
 import unicodedata
 from base64 import b64encode
 from collections import Counter, deque
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -23,6 +24,7 @@ from cortext.text.inventory import Inventory
 from cortext.text.language import Language
 from cortext_data.simulate.config import ARRAYS
 from cortext_live.core.pipeline import Pipeline
+from cortext_live.page.kinds import KINDS
 from cortext_live.page.sources import Source
 
 MAX_FRAMES = 64
@@ -34,27 +36,35 @@ SHOWN_Z = 3.0
 
 @dataclass(frozen=True, eq=False)
 class Event:
-    """A message; readers need all `utterance` and `error`, and the latest `state` and `stats`."""
+    """A message.
+
+    Attributes:
+        kind: One of `KINDS`.
+        body: Its fields.
+
+    Raises:
+        ValueError: There is no such kind.
+    """
 
     kind: str
     body: dict[str, Any]
 
-    @property
-    def only_latest(self) -> bool:
-        """Tell whether a later message of its kind replaces it."""
-        return self.kind in ("state", "stats")
-
-    @cached_property
-    def for_strangers(self) -> Event:
-        """The message without what was typed for the large model alone."""
-        if "context" not in self.body:
-            return self
-        return replace(self, body={k: v for k, v in self.body.items() if k != "context"})
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise ValueError(
+                f"{self.kind!r} is no kind of message; add it to cortext_live.page.kinds"
+            )
 
     @cached_property
     def text(self) -> str:
         """The message as JSON; made once for all readers."""
         return json.dumps({"type": self.kind, **self.body}, allow_nan=False, separators=(",", ":"))
+
+    @cached_property
+    def text_for_strangers(self) -> str:
+        """The same for pages without a token, with the fields that these are sent."""
+        body = KINDS[self.kind].for_strangers(self.body)
+        return self.text if body == self.body else Event(self.kind, body).text
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,7 +91,6 @@ class StepMessage:
     stage_ms: dict[str, float] | None
     dropped: int = 0
     kind = "step"
-    only_latest = False  # they are joined
 
     def joined(self, later: StepMessage) -> StepMessage:
         """Return one step for two.
@@ -102,8 +111,8 @@ class StepMessage:
         )
 
     @cached_property
-    def text(self) -> str:
-        """The message as JSON; made once for all readers who get the same."""
+    def event(self) -> Event:
+        """The message as it is sent; made once for all readers who get the same."""
         return Event(
             "step",
             {
@@ -118,7 +127,7 @@ class StepMessage:
                 "stage_ms": self.stage_ms,
                 "dropped": self.dropped,
             },
-        ).text
+        )
 
 
 Message = Event | StepMessage
@@ -224,8 +233,8 @@ class Reader:
     """The queue of one page, on an event loop.
 
     At most one step waits, in which all unsent ones are joined, and one message of each kind of
-    which only the latest matters. Sentences and errors all wait, up to `MAX_WAITING`: then the
-    reader is given up.
+    which only the latest matters. All others wait, up to `MAX_WAITING`: then the reader is given
+    up. Every message to a page leaves here: `KINDS` says what of it a stranger is sent.
 
     Args:
         loop: The event loop.
@@ -242,8 +251,8 @@ class Reader:
 
     def put(self, message: Message) -> None:
         """Add a message; from any thread, without waiting."""
-        if self.is_stranger and isinstance(message, Event):
-            message = message.for_strangers
+        if self.is_stranger and not KINDS[message.kind].strangers:
+            return
         with self._mutex:
             if self._overrun:
                 return
@@ -262,9 +271,12 @@ class Reader:
                 if self._overrun:
                     raise LiveError("messages were not read in time", fix="connect again")
                 if self._waiting:
-                    return self._waiting.popleft().text
+                    message = self._waiting.popleft()
+                    break
                 self._ready.clear()
             await self._ready.wait()
+        event = message.event if isinstance(message, StepMessage) else message
+        return event.text_for_strangers if self.is_stranger else event.text
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -275,7 +287,7 @@ class Reader:
             if isinstance(message, StepMessage) and isinstance(waiting, StepMessage):
                 self._waiting.remove(waiting)
                 return waiting.joined(message)
-            if message.only_latest and waiting.kind == message.kind:
+            if KINDS[message.kind].only_latest and waiting.kind == message.kind:
                 self._waiting.remove(waiting)
                 break
         return message
@@ -307,8 +319,17 @@ class Fanout:
             self._admitted.add(reader)
             return True
 
-    def add(self, reader: Reader) -> None:
-        """Send a reader everything from now on."""
+    def add(self, reader: Reader, first: Iterable[Message] = ()) -> None:
+        """Send a reader everything from now on.
+
+        Args:
+            reader: The reader.
+            first: What it is sent before: those of kinds of which a page that connects later is
+                sent something.
+        """
+        for message in first:
+            if KINDS[message.kind].later != "nothing":
+                reader.put(message)
         with self._mutex:
             self._readers.add(reader)
 

@@ -26,7 +26,7 @@ from cortext_live.page.access.rules import (
 from cortext_live.page.access.shares import PAGE
 from cortext_live.page.access.tokens import Holder
 from cortext_live.page.decoding_thread import DecodingThread
-from cortext_live.page.messages import Reader
+from cortext_live.page.messages import Event, Reader
 from cortext_live.page.requests import Refused, check_rate, holder_of
 
 POLICY_VIOLATION = 1008
@@ -188,7 +188,7 @@ async def _take_in(ws: WebSocket, decoding: DecodingThread, message: Any) -> Non
         )
         await asyncio.wrap_future(decoding.refuse_fed(str(error)))
         async with asyncio.timeout(PATIENCE_S):
-            await ws.send_json({"type": "error", "what": str(error)})
+            await ws.send_text(Event("error", {"what": str(error)}).text)
 
 
 def _bins(content: bytes, n_features: int) -> np.ndarray:

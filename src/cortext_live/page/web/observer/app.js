@@ -42,7 +42,7 @@ const hotwords = new Hotwords(ask);
 const gate = new Gate(ask);
 const link = new Link(receive, connection);
 new Devices(link);
-const conversation = new Conversation(link, say, forgotten);
+const conversation = new Conversation(link, say);
 const voice = new Voice({ link, complain });
 const voicePanel = new VoicePanel($("voice-settings"), voice);
 new VoiceBar(voice);
@@ -80,10 +80,26 @@ function connection(kind, text) {
 
 const bytes = (base64) => Uint8Array.from(atob(base64), (c) => c.charCodeAt(0));
 
+// Shows a message that changes the conversation, too.
+const talk = (show) => (message) => {
+  show(message);
+  conversation.changed();
+};
+
 function receive(message) {
-  const receivers = { hello: welcome, step, utterance: decided, stats, state: changed, history, chosen, error: ({ what }) => complain(what) };
+  const receivers = {
+    hello: welcome,
+    history: talk(history),
+    step,
+    utterance: talk(decided),
+    chosen: talk(chosen),
+    turn: talk(() => {}),
+    forgotten: talk(forgotten),
+    stats,
+    state: changed,
+    error: ({ what }) => complain(what),
+  };
   receivers[message.type]?.(message);
-  if (["history", "utterance", "chosen", "turn", "forgotten"].includes(message.type)) conversation.changed(message);
 }
 
 function welcome(message) {
@@ -196,7 +212,7 @@ function history({ entries }) {
 }
 
 // Sentences were deleted (null: all).
-function forgotten(entries) {
+function forgotten({ entries }) {
   drop(({ entry }) => !entries || entries.includes(entry));
 }
 

@@ -19,11 +19,10 @@ function time(when) {
 }
 
 export class Conversation {
-  // link asks the server; say() announces; forget(entries) takes deleted ones off the page, null: all.
-  constructor(link, say, forget) {
+  // link asks the server; say() announces.
+  constructor(link, say) {
     this.link = link;
     this.say = say;
-    this.forget = forget;
     this.entries = [];
     this.asked = 0; // the newest question's number: a slower answer to an older one is dropped
     this.pending = null; // what is deleted once that is confirmed
@@ -58,9 +57,8 @@ export class Conversation {
     $("talk-context").checked = Boolean(state.context_conversation);
   }
 
-  // A message that changes the conversation.
-  changed({ type, entries }) {
-    if (type === "forgotten") this.forget(entries);
+  // The conversation has changed.
+  changed() {
     if (this.isOpen) this.soon();
   }
 

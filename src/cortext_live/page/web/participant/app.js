@@ -48,7 +48,16 @@ const voicePanel = new VoicePanel($("voice-settings"), voice);
 // What the server says
 
 function receive(message) {
-  const receivers = { hello: welcome, step, utterance: decided, state: changed, history, turn, forgotten, chosen };
+  const receivers = {
+    hello: welcome,
+    history,
+    step,
+    utterance: decided,
+    chosen,
+    turn,
+    forgotten,
+    state: changed,
+  };
   receivers[message.type]?.(message);
 }
 
