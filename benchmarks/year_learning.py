@@ -24,7 +24,7 @@ from cortext.training.adapt_trials import in_order_of_recording
 from cortext_data.simulate.config import N_ARRAYS
 from cortext_live.recalibration.chain import model_folder
 from cortext_live.recalibration.chain_entries import ChainContents
-from cortext_live.recalibration.judging import day_of
+from cortext_live.recalibration.comparing import day_of
 from cortext_live.recalibration.learner import Learner
 from cortext_live.recalibration.old_sentences import old_sentences
 from cortext_live.recalibration.online import Place, Unlabelled
@@ -198,7 +198,7 @@ def _service(
             _work(service)
             found.append(_judged(year, number, folder / "chain", service.chain, clock.now))
             _say(year.sessions[number], found[-1])
-        last = load_model(model_folder(folder / "chain", service.chain.speaking(clock.now)))
+        last = load_model(model_folder(service.out, service.chain.speaking(clock.now)))
         found[-1]["retained"] = retained(last, year.data, year.known, year.decoder)
     return found
 

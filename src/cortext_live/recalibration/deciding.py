@@ -15,14 +15,14 @@ from cortext.errors import shown
 from cortext.models.card import CARD, read_card
 from cortext_live.recalibration.chain import Chain, intact_ancestor, is_intact, model_folder
 from cortext_live.recalibration.chain_entries import ChainContents, Entry
-from cortext_live.recalibration.judging import Evidence
+from cortext_live.recalibration.comparing import ModelComparer
 from cortext_live.recalibration.labeller import Labeller
 from cortext_live.recalibration.labels import confidence_of
 from cortext_live.recalibration.learner import Learner
+from cortext_live.recalibration.monitoring import Ratings, reason_to_stop
 from cortext_live.recalibration.promotion import Comparison, Decision, PromotionRule, decide, spent
 from cortext_live.recalibration.recorded import LoggedSentences
 from cortext_live.recalibration.settings import ServiceSettings
-from cortext_live.recalibration.speaker import Ratings, reason_to_stop
 
 FEWEST_OF_DAY = 5
 """Fewest sentences of a day that tell garbage from speech."""
@@ -102,7 +102,7 @@ class Decider:
 
     Args:
         chain: Directory of the chain.
-        evidence: Word errors and confidences of its models.
+        comparer: Word errors and confidences of its models.
         sentences: Sentences of the usage log.
         labeller: Knows which sentences judge.
         rule: Bounds of promotion.
@@ -113,7 +113,7 @@ class Decider:
     def __init__(
         self,
         chain: Path,
-        evidence: Evidence,
+        comparer: ModelComparer,
         sentences: LoggedSentences,
         labeller: Labeller,
         rule: PromotionRule,
@@ -121,7 +121,7 @@ class Decider:
         clock: Callable[[], datetime],
     ) -> None:
         self._chain = chain
-        self._evidence = evidence
+        self._comparer = comparer
         self._sentences = sentences
         self._labeller = labeller
         self._rule = rule
@@ -146,12 +146,12 @@ class Decider:
         unlearnt = self._unlearnt(contents, entry)
         judging = self._judging_sentences(unlearnt)
         level = self._rule.level(1 + _judgements(contents, entry.facts["parent"]))
-        found = self._evidence.comparison(entry, judging, level)
-        confidences = self._evidence.confidences(entry, unlearnt, FEWEST_UNLEARNT)
+        found = self._comparer.comparison(entry, judging, level)
+        confidences = self._comparer.confidences(entry, unlearnt, FEWEST_UNLEARNT)
         decision = self._decision(contents, found, len(judging))
         spoke = contents.provisional
         if spoke not in (None, entry.number):
-            beside = self._evidence.comparison(entry, judging, level, spoke)
+            beside = self._comparer.comparison(entry, judging, level, spoke)
             if beside is not None and beside.lower > 0:
                 why = f"at least {beside.lower:.1f} points more word errors than model {spoke}"
                 why = f"on {beside.sentences} sentences it makes {why}, which spoke last"
@@ -198,11 +198,11 @@ class Decider:
             found: The comparison; None where too few sentences are labelled for one.
             labelled: Number of labelled sentences that may judge.
         """
-        speakers = contents.lineage(contents.parent)
+        promoted = contents.lineage(contents.parent)
         uppers = [
             each.facts["upper"]
             for each in contents.entries
-            if each.kind == "promoted" and each.model in speakers
+            if each.kind == "promoted" and each.model in promoted
         ]
         decision = decide(found, self._rule, spent(uppers), labelled)
         if found is None and self._settings.allow_provisional:
@@ -281,7 +281,7 @@ class Decider:
             learner: With the settings, tells which labels are trusted.
         """
         confidences, trusted = [], []
-        for sentence, nbest in self._evidence.decoded(model, numbers):
+        for sentence, nbest in self._comparer.decoded(model, numbers):
             confidences.append(confidence_of(nbest))
             trusted.append(self._labeller.trusted(nbest, sentence, learner) is not None)
         if len(confidences) < FEWEST_OF_DAY:
@@ -367,9 +367,9 @@ class Decider:
         level = self._rule.level(len(checks) + 1)
         parent = contents.entries[intact_ancestor(self._chain, entry, contents)]
         unlearnt = [number for number in self._unlearnt(contents, entry) if number in said]
-        found = self._evidence.comparison(entry, unlearnt, level, parent.number)
+        found = self._comparer.comparison(entry, unlearnt, level, parent.number)
         fewest = min(self._rule.fewest, self._settings.watched)
-        confidences = self._evidence.confidences(entry, unlearnt, fewest, parent.number)
+        confidences = self._comparer.confidences(entry, unlearnt, fewest, parent.number)
         of_parent, own = (
             Ratings.of(utterances.values(), each.model_name) for each in (parent, entry)
         )

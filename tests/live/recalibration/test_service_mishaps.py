@@ -99,7 +99,7 @@ def test_sentences_from_before_the_chain_judge_too(participant, tmp_path):
     say(tmp_path / "log", recorded(participant), ["i see you"] * 60, range(60), when=early)
     with service(participant, tmp_path, overrides=["lr=0.01", "steps=3"]) as running:
         work(running)
-        reserved = sum(running._labeller.is_reserved(number) for number in range(60))
+        reserved = sum(running._trainer._labeller.is_reserved(number) for number in range(60))
     assert judgements(tmp_path / "chain")[0]["labelled"] == reserved
     assert "promoted" in kinds(tmp_path / "chain")
 
@@ -217,7 +217,7 @@ def test_steps_of_the_day_before_are_not_taken_from_a_short_day(participant, tmp
             say(tmp_path / "log", said, ["x"] * len(said), numbers, session, clock.now)
             clock.now += 2 * QUIET
             work(running)
-            assert running._learner.steps_today == len(said)
+            assert running._learning.learner.steps_today == len(said)
 
 
 @pytest.mark.parametrize("rounds", [1, 5])
@@ -229,10 +229,10 @@ def test_a_short_day_and_a_late_correction_get_two_steps_a_sentence(participant,
         clock.now += 2 * QUIET
         work(running)
         assert candidates(tmp_path / "chain")[-1].facts["learnt"]["corrected"] == [1, 3]
-        assert running._learner.steps_today == 4
+        assert running._learning.learner.steps_today == 4
         correct(tmp_path / "log", 1, trials, "now i know you")
         work(running)
-        assert running._learner.steps_today == 6
+        assert running._learning.learner.steps_today == 6
 
 
 @pytest.mark.parametrize(
