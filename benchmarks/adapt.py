@@ -48,8 +48,9 @@ from cortext.training.adapt_trials import in_order_of_recording
 from cortext.training.config import read_run_config
 from cortext_bench.harness import made_once, markdown_table, study_arguments, write_result
 from cortext_data.simulate import simulate
-from cortext_live.recalibration.learner import Learner, labelled_sentence
+from cortext_live.recalibration.learner import Learner
 from cortext_live.recalibration.online import Place, Unlabelled
+from cortext_live.recalibration.replay import labelled_sentence
 from cortext_live.recalibration.settings import METHODS as LEARNING
 from cortext_live.recalibration.settings import method_settings
 
@@ -271,7 +272,7 @@ def timed(
         started = time.process_time()
         features_TC = np.asarray(day.features(i), np.float32)
         logits_PV = way.model_of(day.session(i)).logits(features_TC, day.session(i))
-        way.hear(Place("train", i), day, logits_PV)
+        way.learn_from(Place("train", i), day, logits_PV)
         seconds.append(time.process_time() - started)
     bin_s = data.conventions.bin_ms / 1000
     return {

@@ -158,7 +158,9 @@ def _alone(
         session = year.sessions[number]
         for i in in_order_of_recording(split, session).tolist():
             features_TC = np.asarray(split.features(i), np.float32)
-            way.hear(Place("train", i), split, way.model_of(session).logits(features_TC, session))
+            way.learn_from(
+                Place("train", i), split, way.model_of(session).logits(features_TC, session)
+            )
         found.append(judge(way.model_of(session), year.data, session, session, year.decoder))
         _say(session, found[-1])
     found[-1]["retained"] = retained(learner.model, year.data, year.known, year.decoder)

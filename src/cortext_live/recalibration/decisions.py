@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from cortext_live.recalibration.bad_days import DayChecks
 from cortext_live.recalibration.chain import Chain, intact_ancestor, is_intact
 from cortext_live.recalibration.deciding import Decider
 from cortext_live.recalibration.followed_chain import FollowedChain
@@ -21,12 +22,14 @@ class ChainDecisions:
 
     Args:
         chain: The chain.
-        decider: Makes the decisions.
+        decider: Judges and checks models.
+        days: Tells days of garbage from days of speech.
     """
 
-    def __init__(self, chain: FollowedChain, decider: Decider) -> None:
+    def __init__(self, chain: FollowedChain, decider: Decider, days: DayChecks) -> None:
         self._chain = chain
         self._decider = decider
+        self._days = days
 
     def judge(self, latest: int, before: int | None, learner: Learner) -> bool:
         """Judge the latest model, or anew one whose provisional time is over; tell whether.
@@ -86,7 +89,7 @@ class ChainDecisions:
     def reject_day(
         self, session: str, numbers: Sequence[int], latest: int, before: int, learner: Learner
     ) -> bool:
-        """Reject the models of a day that did harm; tell whether it did. See `reason_to_leave`.
+        """Reject the models of a day that did harm; tell whether it did. See `DayChecks`.
 
         Args:
             session: The day after it.
@@ -101,7 +104,7 @@ class ChainDecisions:
             return False
         if not all(is_intact(self._chain.folder, contents.model(n)) for n in (before, latest)):
             return False
-        why = self._decider.reason_to_leave(session, latest, before, numbers, learner)
+        why = self._days.reason_to_leave(session, latest, before, numbers, learner)
         if why is None:
             return False
 

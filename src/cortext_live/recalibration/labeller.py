@@ -11,8 +11,9 @@ from cortext.decoding import Decoder, NBest
 from cortext.decoding.log_probs import log_softmax
 from cortext_live.recalibration.comparing import day_of
 from cortext_live.recalibration.labels import label_of, pseudo_label
-from cortext_live.recalibration.learner import LabelledSentence, Learner
+from cortext_live.recalibration.learner import Learner
 from cortext_live.recalibration.recorded import LoggedSentence, LoggedSentences, blamed
+from cortext_live.recalibration.replay import LabelledSentence
 
 RESERVED = 4
 """Utterances of which one, once it has a label, judges models.

@@ -82,7 +82,7 @@ class LogTrainer:
         """Let an utterance without a label to learn from be replayed no longer."""
         if self._sentences.began is not None:
             session = self._sentences.log.utterances[number].session
-            learner.drop(session, (self._sentences.began, number))
+            learner.replay.drop(session, (self._sentences.began, number))
 
     def _sessions_of_today(self, learner: Learner, position: Position) -> set[str]:
         """Return the days whose sentences still learn together."""

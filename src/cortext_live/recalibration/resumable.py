@@ -108,7 +108,7 @@ class ResumableLearner:
         config = run_config(folder, model)
         self.learner = Learner(model, config, self._settings, seed=self._seed)
         if earlier is not None:
-            self.learner.take_over(earlier, contents.learnt(number))
+            self.learner.replay.take_over(earlier.replay, contents.learnt(number))
         if self._old_data is not None:
             # Days that the base was trained on: later ones have labels only in the log.
             days = load_model(model_folder(self._chain, 0)).sessions

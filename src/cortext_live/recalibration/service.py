@@ -24,6 +24,7 @@ from cortext.data.packed import PackedDataset
 from cortext.decoding.ngram.language_model import language_model_checksum
 from cortext.evaluation.settings import Options
 from cortext.models import load_model
+from cortext_live.recalibration.bad_days import DayChecks
 from cortext_live.recalibration.candidates import CandidateMaker, Making
 from cortext_live.recalibration.chain import model_folder
 from cortext_live.recalibration.chain_entries import ChainContents
@@ -31,6 +32,7 @@ from cortext_live.recalibration.comparing import ChainDecoder, ModelComparer
 from cortext_live.recalibration.deciding import Decider
 from cortext_live.recalibration.decisions import ChainDecisions
 from cortext_live.recalibration.followed_chain import FollowedChain
+from cortext_live.recalibration.held_out import HeldOut
 from cortext_live.recalibration.labeller import Labeller
 from cortext_live.recalibration.labels import labelling_search
 from cortext_live.recalibration.log_trainer import LogTrainer
@@ -96,11 +98,11 @@ class Recalibration:
             self._sentences = LoggedSentences(
                 Path(log), base.conventions, base.n_features, base.n_patches
             )
-            self._decoder = ChainDecoder(decoder, pause)
             labeller = Labeller(decoder, self._sentences, contents.id, pause)
-            comparer = ModelComparer(out, self._decoder, self._sentences, settings, rule)
-            decider = Decider(out, comparer, self._sentences, labeller, rule, settings, clock)
-            self._decisions = ChainDecisions(self._chain, decider)
+            self._decoder = ChainDecoder(decoder, pause)
+            self._decisions = _decisions(
+                self._chain, self._sentences, self._decoder, labeller, settings, rule
+            )
             self._trainer = LogTrainer(self._sentences, labeller, pause)
             self._learning = ResumableLearner(out, contents, learning, seed, old_data)
             made_with = {
@@ -183,6 +185,7 @@ class Recalibration:
             return
         if position.decoded or position.corrected or position.today:
             self._learning.start_again(self.chain, position.latest)
+        # Each log counts its utterances from 0: what was decoded has the numbers of others now.
         position.begin_log(log, self.chain.entries)
         self._forgotten = set()
         self._decoder.forget_all_but([])
@@ -204,6 +207,7 @@ class Recalibration:
         before = position.before if learner.settings.together else None
         if self._decisions.judge(position.latest, before, learner):
             self._follow_chain()
+            # These two are compared with the next candidate; of others the memory would fill.
             speaking = self.chain.speaking(self._chain.clock())
             self._decoder.forget_all_but([self.chain.parent, speaking])
             return True
@@ -223,6 +227,7 @@ class Recalibration:
         """Learn from an utterance, or make a model; tell whether there was anything to learn."""
         position, log, time_now = self._learning.position, self._sentences.log, self._chain.clock()
         settings = self._settings
+        # A person may have deleted some of those that wait.
         position.today = [number for number in position.today if number in log.utterances]
         enough = len(position.fresh) >= settings.every
         # All corrections of a day make one model. Learnt each by itself, they must not delay it.
@@ -241,3 +246,20 @@ class Recalibration:
         with self._learning.undone_on_failure(self.chain):
             self._trainer.train_on(number, self._learning.learner, position)
         return True
+
+
+def _decisions(
+    chain: FollowedChain,
+    sentences: LoggedSentences,
+    decoder: ChainDecoder,
+    labeller: Labeller,
+    settings: ServiceSettings,
+    rule: PromotionRule,
+) -> ChainDecisions:
+    comparer = ModelComparer(chain.folder, decoder, sentences, settings, rule)
+    held_out = HeldOut(chain.folder, sentences, labeller)
+    days = DayChecks(chain.folder, comparer, sentences, labeller, settings.lost_confidence)
+    decider = Decider(
+        chain.folder, sentences, comparer, held_out, days, rule, settings, chain.clock
+    )
+    return ChainDecisions(chain, decider, days)

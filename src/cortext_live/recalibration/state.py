@@ -28,7 +28,8 @@ from cortext.models.card import CARD, card_of
 from cortext.models.storage import read_tensors, write_tensors
 from cortext.temporaries import clear
 from cortext.training.config import TrainConfig
-from cortext_live.recalibration.learner import LabelledSentence, Learner, LearnerState
+from cortext_live.recalibration.learner import Learner, LearnerState
+from cortext_live.recalibration.replay import LabelledSentence
 from cortext_live.recalibration.settings import LearningSettings
 
 FILE = "learner.safetensors"
@@ -56,6 +57,7 @@ class LearnerStore:
     def __init__(self, folder: str | Path) -> None:
         self.folder = as_path(folder, "folder")
         self._sentences = self.folder / "sentences"
+        # Weak: a sentence that is no longer replayed must not stay in memory for its name.
         self._names: WeakKeyDictionary[LabelledSentence, str] = WeakKeyDictionary()
         numbers = (int(path.stem) for path in self._sentences.glob(f"{'[0-9]' * 8}.safetensors"))
         self._next = 1 + max(numbers, default=-1)
@@ -97,6 +99,8 @@ class LearnerStore:
             CARD: state.model.card().to_json().decode(),
             "progress": json.dumps(progress),
         }
+        # From this rename on the new state counts. All sentences that it names are on the disk, and
+        # those that only the old state names are removed after it.
         write_tensors(self.folder / FILE, tensors, metadata)
         self._remove_all_but({name for each in names.values() for name in each})
 
@@ -156,6 +160,7 @@ class LearnerStore:
 
     def _written(self, sentence: LabelledSentence, there: Collection[str]) -> str:
         """Return the name of a sentence's file, which is written unless it is there."""
+        # The file may be gone though the sentence has a name: `forgetting` deletes files.
         if self._names.get(sentence) not in there:
             name = f"{self._next:08d}.safetensors"
             arrays = {
@@ -174,7 +179,7 @@ class LearnerStore:
         return tuple(map(self._read, names))
 
     def _read(self, name: str) -> LabelledSentence:
-        path = self._sentences / Path(name).name
+        path = self._sentences / Path(name).name  # whatever a damaged file names, it lies here
         try:
             arrays, metadata, _ = read_tensors(path, "a sentence kept for replay", FIX)
         except FileNotFoundError:

@@ -22,8 +22,9 @@ from cortext_live.recalibration.forgetting import (
     models_that_learnt,
     numbers_in,
 )
-from cortext_live.recalibration.learner import LabelledSentence, Learner
+from cortext_live.recalibration.learner import Learner
 from cortext_live.recalibration.promotion import PromotionRule
+from cortext_live.recalibration.replay import LabelledSentence
 from cortext_live.recalibration.service import Recalibration
 from cortext_live.recalibration.settings import ServiceSettings, method_settings
 from cortext_live.recalibration.state import LearnerStore

@@ -105,29 +105,29 @@ def test_a_report_without_other_models_has_no_comparison(participant, tmp_path):
     assert 'id="compared"' not in (tmp_path / "out" / "report.html").read_text()
 
 
-def test_a_trial_is_decoded_before_it_is_heard(participant):
-    said = []
+def test_a_trial_is_decoded_before_anything_is_learnt_from_it(participant):
+    decoded = []
 
     class Way(Frozen):
         def model_of(self, session):
-            said.append(session)
+            decoded.append(session)
             return super().model_of(session)
 
-        def hear(self, place, split, logits_PV):
-            assert len(said) == len(heard) + 1 or place.split == "train"
-            heard.append((split.session(place.index), place.split, place.index))
+        def learn_from(self, place, split, logits_PV):
+            assert len(decoded) == len(learnt) + 1 or place.split == "train"
+            learnt.append((split.session(place.index), place.split, place.index))
             alone = load_model(participant.run).logits(
                 np.asarray(split.features(place.index), np.float32), KNOWN[0]
             )
             if split.session(place.index) == KNOWN[0]:
                 np.testing.assert_allclose(logits_PV, alone, atol=1e-5)
 
-    heard: list = []
+    learnt: list = []
     data = open_packed(participant.data)
     logits = follow(Way(load_model(participant.run)), data, "val", ["train"])
     assert sorted(logits) == list(range(len(data.split("val"))))
-    assert len(said) == len(data.split("val")) + len(data.split("train"))
-    assert heard == [
+    assert len(decoded) == len(data.split("val")) + len(data.split("train"))
+    assert learnt == [
         (data.split("train").session(place.index), "train", place.index)
         for place in in_order(data, ["train"])
     ]

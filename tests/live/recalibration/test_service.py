@@ -45,8 +45,9 @@ from cortext_live.recalibration.chain import (
     read_chain,
     verify_chain,
 )
-from cortext_live.recalibration.learner import LabelledSentence, Learner
+from cortext_live.recalibration.learner import Learner
 from cortext_live.recalibration.promotion import PromotionRule
+from cortext_live.recalibration.replay import LabelledSentence
 from cortext_live.recalibration.service import Recalibration
 from cortext_live.recalibration.settings import METHODS
 from cortext_live.usage.speaking import note_speaking

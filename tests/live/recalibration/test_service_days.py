@@ -27,8 +27,8 @@ from recalibrating import (
 )
 
 from cortext.models import load_model
+from cortext_live.recalibration.bad_days import Understood
 from cortext_live.recalibration.chain import model_folder, open_chain, read_chain
-from cortext_live.recalibration.deciding import Understood
 from cortext_live.recalibration.promotion import Comparison, PromotionRule
 from cortext_live.usage.writer import UsageLog, UtteranceRecord
 
@@ -65,7 +65,7 @@ def test_a_day_is_left_out_when_the_next_one_is_clearer_without_it(
             compared.append((model, numbers))
             return Understood(*(of_latest if model == latest else of_before))
 
-        monkeypatch.setattr(running._decisions._decider, "_understood", understood)
+        monkeypatch.setattr(running._decisions._days, "_understood", understood)
         say(tmp_path / "log", trials[40:], ["x"] * 20, session="next day")
         work(running)
         learner = running._learning.learner
@@ -110,7 +110,7 @@ def after_bad_day(participant, folder, garbage):
         def understood(model, *_):
             return Understood(0.8, 0.8) if model == good else Understood(0.5, 0.5)
 
-        running._decisions._decider._understood = understood
+        running._decisions._days._understood = understood
         say(folder / "log", trials[40:], ["x"] * 20, range(50, 60), "next day")
         work(running)
         return running._learning.learner.state(), kinds(folder / "chain").count("rejected")
@@ -161,7 +161,9 @@ def test_no_model_is_promoted_on_a_day_of_garbage(
         asked, decider, learner = [], running._decisions._decider, running._learning.learner
         monkeypatch.setattr(decider._comparer, "comparison", lambda *_: BETTER)
         found = None if share is None else Understood(0.4, share)
-        monkeypatch.setattr(decider, "_understood", lambda *given: asked.append(given) or found)
+        monkeypatch.setattr(
+            decider._days, "_understood", lambda *given: asked.append(given) or found
+        )
         judgement = decider.judge(contents, contents.entries[last], before=0, learner=learner)
     assert judgement.decision.action == action
     assert asked == [(0, today, learner)]
@@ -176,7 +178,7 @@ def test_the_model_from_before_a_day_tells_whether_its_models_are_promoted(
     with service(participant, tmp_path, clock=clock, **changes) as running:
         decider = running._decisions._decider
         monkeypatch.setattr(
-            decider, "_understood", lambda model, *_: Understood(0.4, 0.0 if model else 0.5)
+            decider._days, "_understood", lambda model, *_: Understood(0.4, 0.0 if model else 0.5)
         )
         monkeypatch.setattr(decider._comparer, "comparison", lambda *_: BETTER)
         actions = []
@@ -204,7 +206,7 @@ def next_day(running, tmp_path, clock, participant, session, count=9, correction
 def surer(monkeypatch, running, model):
     """Let a model be surer of all sentences than others."""
     monkeypatch.setattr(
-        running._decisions._decider,
+        running._decisions._days,
         "_understood",
         lambda number, *_: Understood(0.8 if number == model else 0.5, 0.5),
     )
@@ -243,7 +245,7 @@ def test_sentences_of_a_bad_day_judge_no_model(participant, tmp_path, monkeypatc
         surer(monkeypatch, running, candidates(tmp_path / "chain")[0].number)
         next_day(running, tmp_path, clock, participant, "next", 14)
         *_, latest = candidates(tmp_path / "chain")
-        unlearnt = running._decisions._decider._unlearnt(running.chain, latest)
+        unlearnt = running._decisions._decider._held_out.unlearnt(running.chain, latest)
     # Of the first and the last day every tenth, which is not learnt from.
     assert unlearnt == [0, 20, 30]
 
@@ -293,7 +295,7 @@ def test_the_last_model_of_a_garbage_day_is_not_promoted_when_the_next_day_waits
         good = candidates(tmp_path / "chain")[-1].number
         monkeypatch.setattr(running._decisions._decider._comparer, "comparison", lambda *_: BETTER)
         monkeypatch.setattr(
-            running._decisions._decider, "_understood", lambda *_: Understood(0.4, 0.05)
+            running._decisions._days, "_understood", lambda *_: Understood(0.4, 0.05)
         )
         say(tmp_path / "log", trials[9:16], ["x"] * 7, session="garbage", when=clock.now)
         say(tmp_path / "log", trials[16:18], ["x"] * 2, session="next", when=clock.now)
@@ -317,7 +319,7 @@ def test_a_garbage_model_whose_time_is_over_is_not_promoted(
         decider, found = running._decisions._decider, [BETTER]
         monkeypatch.setattr(decider._comparer, "comparison", lambda *_: found[0])
         monkeypatch.setattr(
-            decider,
+            decider._days,
             "_understood",
             lambda _, numbers, __: Understood(0.4, 0.0 if min(numbers) < 18 else 0.8),
         )
@@ -357,10 +359,8 @@ def test_sentences_are_trusted_as_they_would_be_learnt(participant, tmp_path, ra
     with service(participant, tmp_path, **changes) as running:
         say(tmp_path / "log", trials, ["x"] * 9)
         running._sentences.refresh()
-        understood = running._decisions._decider._understood(0, range(9), running._learning.learner)
-        assert (
-            running._decisions._decider._understood(0, range(4), running._learning.learner) is None
-        )
+        understood = running._decisions._days._understood(0, range(9), running._learning.learner)
+        assert running._decisions._days._understood(0, range(4), running._learning.learner) is None
     assert understood.trusted == pytest.approx((9 - rank) / 9)
     assert understood.confidence == pytest.approx(np.mean(found), abs=1e-6)
 

@@ -284,7 +284,7 @@ def test_features_of_one_sentence_are_in_memory_at_a_time(participant, tmp_path,
             return sentence
 
         monkeypatch.setattr(running._sentences, "sentence", counted)
-        running._decisions._decider._understood(0, range(12), running._learning.learner)
+        running._decisions._days._understood(0, range(12), running._learning.learner)
     assert len(in_memory) == 12
     assert max(in_memory) <= 2, "the next one is read while the last one has its name yet"
 

@@ -32,9 +32,9 @@ from recalibrating import (
 from cortext.cli import run as cortext
 from cortext.data import open_packed
 from cortext.errors import RunError
+from cortext_live.recalibration.bad_days import Understood
 from cortext_live.recalibration.candidates import CandidateMaker
 from cortext_live.recalibration.chain import Chain, model_folder, open_chain, read_chain
-from cortext_live.recalibration.deciding import Understood
 from cortext_live.recalibration.learner import Learner
 from cortext_live.recalibration.promotion import PromotionRule
 from cortext_live.recalibration.settings import SERVICE_METHODS
@@ -99,7 +99,7 @@ def test_a_model_from_before_a_rollback_is_not_gone_on_from(participant, tmp_pat
         compared = []
 
         monkeypatch.setattr(
-            running._decisions._decider, "_understood", lambda *given: compared.append(given)
+            running._decisions._days, "_understood", lambda *given: compared.append(given)
         )
         say(tmp_path / "log", trials[15:23], texts(trials[15:23]), session="day three")
         work(running)
@@ -128,7 +128,7 @@ def test_a_person_may_roll_back_while_days_are_compared(participant, tmp_path, m
             said = trials[first : first + 7]
             say(tmp_path / "log", said, texts(said), session=day)
             work(running)
-        monkeypatch.setattr(running._decisions._decider, "_understood", understood)
+        monkeypatch.setattr(running._decisions._days, "_understood", understood)
         for first in (14, 22):
             said = trials[first : first + 8]
             say(tmp_path / "log", said, texts(said), session="three")
