@@ -130,13 +130,7 @@ class DayChecks:
     def _understood(
         self, model: int, numbers: Sequence[int], learner: Learner
     ) -> Understood | None:
-        """Decode utterances with a model; None where the features of too few are kept.
-
-        Args:
-            model: Number of the model.
-            numbers: The utterances.
-            learner: With the settings, tells which labels are trusted.
-        """
+        """Decode utterances with a model; None where the features of too few are kept."""
         confidences, trusted = [], []
         for sentence, nbest in self._comparer.decoded(model, numbers):
             confidences.append(confidence_of(nbest))

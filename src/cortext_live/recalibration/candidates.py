@@ -106,11 +106,6 @@ class CandidateMaker:
         """When a new day begins, leave the one before out if it did harm.
 
         Its models are rejected, and its sentences are not replayed.
-
-        Args:
-            learning: The learner, which is changed.
-            session: The new day.
-            numbers: Its utterances so far.
         """
         position, learner = learning.position, learning.learner
         if session in learner.model.sessions:
@@ -155,13 +150,7 @@ class CandidateMaker:
 
 
 def _facts(learning: ResumableLearner, contents: ChainContents, making: Making) -> dict[str, Any]:
-    """Return what the next model of the chain has learnt from, and how.
-
-    Args:
-        learning: The learner of the model.
-        contents: The chain.
-        making: The facts that all models have.
-    """
+    """Return what the next model of the chain has learnt from, and how."""
     learner, position = learning.learner, learning.position
     began = position.began
     own = {(began, number) for number in (*position.decoded, *position.corrected)}
@@ -184,13 +173,7 @@ def _facts(learning: ResumableLearner, contents: ChainContents, making: Making) 
 
 
 def _write_model(model: AcousticModel, parent: Path, folder: Path) -> None:
-    """Write a model as a run, with what was fitted to its parent.
-
-    Args:
-        model: The model.
-        parent: Run directory of its parent.
-        folder: Its own run directory.
-    """
+    """Write a model as a run, with what was fitted to its parent."""
     text = yaml.safe_dump(to_mapping(run_config(parent, model)), sort_keys=False)
     atomic_write(folder / "config.yaml", text.encode())
     save_model(model, folder)

@@ -105,11 +105,7 @@ class Decider:
         self._clock = clock
 
     def judge(
-        self,
-        contents: ChainContents,
-        entry: Entry,
-        before: int | None,
-        learner: Learner,
+        self, contents: ChainContents, entry: Entry, before: int | None, learner: Learner
     ) -> Judgement:
         """Compare a candidate with its parent; see `Judgement.write`.
 
@@ -143,21 +139,13 @@ class Decider:
             decision = replace(decision, reason=decision.reason + self._held_out.wanted(unlearnt))
         until = self._clock() + timedelta(hours=self._rule.hours)
         log, said = self._log.began, len(self._log.log.utterances)
-        return Judgement(
-            entry.number, decision, found, confidences, log, len(labelled), said, until
-        )
+        n = len(labelled)
+        return Judgement(entry.number, decision, found, confidences, log, n, said, until)
 
     def _reject_worse_than_last(
         self, contents: ChainContents, entry: Entry, labelled: Sequence[int], level: float
     ) -> Decision | None:
-        """Return the rejection of a candidate that is surely worse than what spoke provisionally.
-
-        Args:
-            contents: The chain.
-            entry: The candidate's entry.
-            labelled: Utterances that judge.
-            level: Level of the bounds.
-        """
+        """Return the rejection of a candidate that is surely worse than what spoke; None for others."""
         spoke = contents.provisional
         if spoke in (None, entry.number):
             return None
@@ -193,11 +181,6 @@ class Decider:
         """Return what the rule says of a comparison, with the budget that the promotions left.
 
         Those that a rollback has undone count no longer.
-
-        Args:
-            contents: The chain.
-            found: The comparison; None where too few sentences are labelled for one.
-            labelled: Number of labelled sentences that may judge.
         """
         promoted = contents.lineage(contents.parent)
         uppers = [
@@ -242,16 +225,14 @@ class Decider:
         of_parent, own = (
             Ratings.of(utterances.values(), each.model_name) for each in (parent, entry)
         )
-        lost_confidence = self._settings.lost_confidence
+        lost = self._settings.lost_confidence
         return {
             "log": began,
             "said": len(said),
             "comparison": None if found is None else asdict(found),
             "confidence": confidences,
             "ratings": [asdict(of_parent), asdict(own)],
-            "reason": reason_to_stop(
-                found, confidences, (of_parent, own), lost_confidence, 1 - level
-            ),
+            "reason": reason_to_stop(found, confidences, (of_parent, own), lost, 1 - level),
         }
 
 

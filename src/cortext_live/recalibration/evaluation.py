@@ -204,8 +204,7 @@ def _compared(
     learnt_from: tuple[str, ...],
     skipped: tuple[Problem, ...],
 ) -> OnlineMetrics:
-    # The way with daily labels has learnt from them: its errors there would tell nothing. They are
-    # left out of all rates, so that these are of the same sentences.
+    # One way has learnt from the labels of these, so they are left out of the rates of all ways.
     left_out = LABELLED_PER_DAY if scored in learnt_from else 0
     recorded = in_order(found[method].data, [scored])
     by_index = {

@@ -234,8 +234,7 @@ class Learner:
         see the whole day, and a wrong label is one of many.
 
         Args:
-            sentences: The sentences in the order of time. Those that nothing can be learnt from are
-                left out; see `learn`.
+            sentences: The sentences in the order of time; those that `learn` refuses are left out.
             steps: Steps to take, as far as the day has any left.
             before_step: Is called before each step; it may wait.
 
@@ -253,10 +252,8 @@ class Learner:
         with torch.random.fork_rng(devices=[]):
             for number in range(steps):
                 before_step()
-                self._train(
-                    self._drawn_together(fitting),
-                    _share_of_lr(number, steps, self.settings.lr_floor),
-                )
+                lr_share = _share_of_lr(number, steps, self.settings.lr_floor)
+                self._train(self._drawn_together(fitting), lr_share)
         self.model.network.eval()
         self.steps_today += steps
         self.replay.today = tuple(fitting)

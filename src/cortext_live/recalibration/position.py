@@ -146,12 +146,6 @@ class Position:
 
 
 def _learnt(entry: Entry, began: int | None, part: str) -> list[int]:
-    """Return the utterances of a log that a model has learnt from, by its entry alone.
-
-    Args:
-        entry: The model's.
-        began: Second of the log's first entry.
-        part: `decoded` or `corrected`.
-    """
+    """Return the utterances of a log that a model has learnt from, by its entry alone."""
     learnt = entry.facts.get("learnt")
     return [] if learnt is None or learnt["log"] != began else learnt[part]

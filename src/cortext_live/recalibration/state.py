@@ -99,8 +99,7 @@ class LearnerStore:
             CARD: state.model.card().to_json().decode(),
             "progress": json.dumps(progress),
         }
-        # From this rename on the new state counts. All sentences that it names are on the disk, and
-        # those that only the old state names are removed after it.
+        # From here on the new state counts. What only the old one names is removed after this.
         write_tensors(self.folder / FILE, tensors, metadata)
         self._remove_all_but({name for each in names.values() for name in each})
 

@@ -33,7 +33,7 @@ def one_picture():
 
 @pytest.fixture(scope="module")
 def learnt(participant, tmp_path_factory):
-    """The results of `one-step`, heard on the training split, and their directory."""
+    """The results of `one-step`, which learns from the training split, and their directory."""
     out = tmp_path_factory.mktemp("online") / "out"
     _, online = evaluate_online(
         participant.run,
@@ -146,7 +146,7 @@ def test_trials_follow_each_other_as_they_were_recorded(participant):
     assert len(places) == len(data.split("val")) + len(data.split("train"))
 
 
-def test_the_first_trials_that_daily_labels_teach_are_not_judged(participant, tmp_path):
+def test_the_first_trials_that_daily_labels_learn_from_are_not_scored(participant, tmp_path):
     _, online = evaluate_online(
         participant.run,
         only(participant, [DRIFTED]),
@@ -164,7 +164,7 @@ def test_the_first_trials_that_daily_labels_teach_are_not_judged(participant, tm
     assert online.last_quarter("one-step") == online.overall["one-step"].wer  # of one day
 
 
-def test_a_doubtful_sentence_teaches_nothing(participant, tmp_path):
+def test_nothing_is_learnt_from_a_doubtful_sentence(participant, tmp_path):
     _, online = evaluate_online(
         participant.run,
         only(participant, [DRIFTED]),
@@ -196,7 +196,7 @@ def test_a_trial_without_a_label_is_not_judged(participant, tmp_path):
     rows = online.by_trial
     assert [row["n_words"] is None for row in rows] == [False] * 40 + [True] * 20
     assert all(row["one-step"]["text"] for row in rows[40:])
-    # The first twenty teach daily labels; of the other forty only twenty can be judged.
+    # Daily labels learn from the first twenty; of the other forty only twenty can be scored.
     edits = sum(row["one-step"]["word_edits"] for row in rows[20:40])
     wer = edits / sum(row["n_words"] for row in rows[20:40])
     assert online.overall["one-step"].wer == pytest.approx(wer)

@@ -91,7 +91,9 @@ def phoneme_errors(run, trials):
     return total
 
 
-def test_one_of_four_judges_and_one_of_twelve_never_teaches_as_decoded(participant, tmp_path):
+def test_one_of_four_judges_and_one_of_twelve_is_never_learnt_from_as_decoded(
+    participant, tmp_path
+):
     drawn = []
     for name in ("one chain", "another"):
         folder = tmp_path / name
@@ -319,7 +321,7 @@ def test_it_can_wait_before_each_piece_of_computation(participant, tmp_path):
             "nine are too few for a model, which would be judged"
         )
         learnt = len(running._learning.position.decoded)
-        # Each that may teach is decoded for its label; too few others are left to watch a model.
+        # Each that may be learnt from is decoded for its label; too few others are left to watch a model.
         taught = sum(not running._trainer._labeller.is_watched(number) for number in range(9))
         assert taught > 5
         assert len(calls) == taught + learnt
@@ -472,7 +474,7 @@ def test_the_sentences_of_a_day_learn_together(participant, tmp_path):
         work(running)
         steps = running._learning.learner.steps_today
     contents = verify_chain(tmp_path / "chain")
-    assert steps == 9, "three for each ten of the thirty that teach"
+    assert steps == 9, "three for each ten of the thirty that are learnt from"
     for entry in contents.entries:
         if entry.kind == "candidate":
             learnt = entry.facts["learnt"]

@@ -1,4 +1,4 @@
-"""The service: what vetoes a model, what a promotion costs, what teaches, which files are kept."""
+"""The service: what vetoes a model, what a promotion costs, what is learnt from, which files stay."""
 
 import weakref
 from dataclasses import dataclass, replace
@@ -58,7 +58,7 @@ def mean_confidences(participant, run, trials):
 def test_confidence_is_measured_on_sentences_that_no_model_has_learnt_from(
     participant, tmp_path, monkeypatch
 ):
-    """The even ones never teach as they were decoded; 11 has not taught yet."""
+    """The even ones are never learnt from as they were decoded; 11 is not yet."""
     for name in ("is_reserved", "is_watched"):
         monkeypatch.setattr(Labeller, name, lambda self, number: number % 2 == 0)
     trials = recorded(participant)[:12]

@@ -433,7 +433,7 @@ def test_one_time_in_the_future_stops_nothing(participant, tmp_path):
 
 
 def test_a_day_gets_its_last_steps_before_the_next_one_begins(participant, tmp_path, monkeypatch):
-    """Ten sentences of the first day may teach: 1 to 9 and 11.
+    """Ten sentences of the first day may be learnt from: 1 to 9 and 11.
 
     They get a step each in two models, then as many in two rounds.
     """

@@ -209,7 +209,7 @@ def test_a_clock_that_was_ahead_stops_no_judgement(participant, tmp_path):
 
 
 def test_steps_of_the_day_before_are_not_taken_from_a_short_day(participant, tmp_path):
-    """The fourth and the fifth sentence that teach end the first day, with ten steps in all."""
+    """The fourth and the fifth sentence that are learnt from end the first day, with ten steps in all."""
     trials, clock = recorded(participant), Clock()
     with service(participant, tmp_path, clock=clock, **DAYS) as running:
         for session, numbers in (("one", range(10)), ("two", range(10, 14))):
