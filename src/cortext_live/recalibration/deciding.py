@@ -145,7 +145,7 @@ class Decider:
     def _reject_worse_than_last(
         self, contents: ChainContents, entry: Entry, labelled: Sequence[int], level: float
     ) -> Decision | None:
-        """Return the rejection of a candidate that is surely worse than what spoke; None for others."""
+        """Reject a candidate that is surely worse than what spoke last; return None for others."""
         spoke = contents.provisional
         if spoke in (None, entry.number):
             return None

@@ -22,10 +22,7 @@ class LogTrainer:
     """
 
     def __init__(
-        self,
-        sentences: LoggedSentences,
-        labeller: Labeller,
-        pause: Callable[[], None],
+        self, sentences: LoggedSentences, labeller: Labeller, pause: Callable[[], None]
     ) -> None:
         self._sentences = sentences
         self._labeller = labeller
@@ -42,7 +39,8 @@ class LogTrainer:
         if learner.settings.together:
             self._wait_for_others(number, learner, position)
             return
-        self._drop(number, learner)  # the label before it
+        # Replayed with the label before it, the sentence would be learnt with both.
+        self._drop(number, learner)
         labelled = self._labeller.labelled(number, learner)
         if labelled is None:
             return
