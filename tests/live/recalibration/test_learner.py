@@ -337,5 +337,5 @@ def test_a_learner_takes_over_what_its_model_had_learnt():
     for number, session in enumerate((NEW_DAY, NEXT_DAY, "t15.2023.08.24")):
         other.learn_together([replace(sentence(1, session), entry=(7, number))], 1)
     learner = Learner(other.model, TrainConfig(model=GRU), other.settings)
-    learner.take_over(other, {(7, 0), (7, 2), (8, 1)})
+    learner.replay.take_over(other.replay, {(7, 0), (7, 2), (8, 1)})
     assert [each.entry for each in learner.state().decoded] == [(7, 0), (7, 2)]
