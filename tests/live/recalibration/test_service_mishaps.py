@@ -26,7 +26,7 @@ from cortext.cli import run as cortext
 from cortext.errors import ConfigError, RunError
 from cortext.models import load_model, save_model
 from cortext_live.recalibration import chain as chain_module
-from cortext_live.recalibration import service as service_module
+from cortext_live.recalibration import followed_chain
 from cortext_live.recalibration.chain import copy_run, open_chain, read_chain
 from cortext_live.recalibration.promotion import PromotionRule
 from cortext_live.recalibration.settings import ServiceSettings, method_settings
@@ -173,16 +173,16 @@ def test_the_reserve_is_for_decisions(participant, tmp_path, monkeypatch):
 def test_what_a_person_has_just_decided_stands(participant, tmp_path, worse, monkeypatch):
     """The person rolls back between the check and what would follow from it."""
     good, bad = worse
-    opened = service_module.open_chain
+    opened = followed_chain.open_chain
 
     def meanwhile(*arguments, **options):
         if kinds(tmp_path / "chain")[-1] == "checked":
-            monkeypatch.setattr(service_module, "open_chain", opened)
+            monkeypatch.setattr(followed_chain, "open_chain", opened)
             assert cortext(["chain", "rollback", str(tmp_path / "chain"), "0"]) == 0
         return opened(*arguments, **options)
 
     with service(participant, tmp_path) as running:
-        monkeypatch.setattr(service_module, "open_chain", meanwhile)
+        monkeypatch.setattr(followed_chain, "open_chain", meanwhile)
         running.work()
     contents = read_chain(tmp_path / "chain")
     assert contents.of(bad, "checked")
