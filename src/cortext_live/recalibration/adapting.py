@@ -31,7 +31,13 @@ from cortext.training.summary import write_summary
 from cortext_live.recalibration.labels import labelling_search
 from cortext_live.recalibration.learner import Learner
 from cortext_live.recalibration.old_sentences import old_sentences
-from cortext_live.recalibration.online import Heard, Unlabelled, follow, in_order, unfit_places
+from cortext_live.recalibration.online import (
+    DecodedTrial,
+    Unlabelled,
+    follow,
+    in_order,
+    unfit_places,
+)
 from cortext_live.recalibration.settings import LearningSettings, method_settings
 
 
@@ -149,17 +155,18 @@ def adapt_unlabelled(
     old = []
     if old_data is not None:
         most = min(old_trials, settings.remembered // 2)
+        # Without the day itself: its labels would make the result one of learning with labels.
         days = [each for each in source.sessions if each != name]
         old = old_sentences(
             source, config, old_data, days, most, skip_bad=skip_bad, progress=progress
         )
     learner.remember(old)
     way = Unlabelled(learner, decoder, corrected=float(corrections), seed=seed)
-    check_writable(out)
+    check_writable(out)  # now, not after the learning
     with reading_bar(progress, "learning") as bar:
         follow(way, day, day.splits[0], day.splits, bar)
-    confidences = [each.confidence for each in way.heard if each.confidence is not None]
-    learnt = [each.learnt for each in way.heard if each.learnt is not None and each.learnt.steps]
+    confidences = [each.confidence for each in way.trials if each.confidence is not None]
+    learnt = [each.learnt for each in way.trials if each.learnt is not None and each.learnt.steps]
     summary = UnlabelledSummary(
         run=str(out),
         source=str(run),
@@ -170,9 +177,9 @@ def adapt_unlabelled(
         language_model=str(lm),
         decoder_options=chosen.note,
         heard=day.splits,
-        n_trials=len(way.heard),
+        n_trials=len(way.trials),
         n_learnt=len(learnt),
-        n_corrected=len(way.heard) - len(confidences),
+        n_corrected=len(way.trials) - len(confidences),
         n_old_trials=len(old),
         steps=learner.n_steps,
         confidence=sum(confidences) / len(confidences) if confidences else None,
@@ -180,7 +187,7 @@ def adapt_unlabelled(
         seconds=round(time.perf_counter() - started, 2),
     )
     with disk_errors(out), atomic_directory(out) as folder:
-        _write(folder, learner.model, config, summary, _log(day, way.heard))
+        _write(folder, learner.model, config, summary, _log(day, way.trials))
         take_over(run, folder)
         take_over_confidence(run, folder)
     return summary
@@ -209,40 +216,41 @@ def _day(
     data: str | Path | PackedDataset,
     wanted: str | None,
     trials: int | None,
-    heard: Sequence[str],
+    splits: Sequence[str],
     skip_bad: bool,
     shown: bool,
 ) -> tuple[PackedDataset, str, tuple[Problem, ...]]:
     """Return the day's first trials, its name, and the trials that were left out as bad."""
     with reading_bar(shown) as bar:
-        every = opened(data, model, heard, skip_bad, bar, shown)
+        every = opened(data, model, splits, skip_bad, bar, shown)
     every = every.select(bad_trials=config.dataset.bad_trials_dict)
-    days = {day for name in heard for day in every.split(name).day_N.tolist()}
+    days = {day for name in splits for day in every.split(name).day_N.tolist()}
     recorded = [every.sessions[day] for day in sorted(days)]
-    what = f"trials of session {{}} in {' or '.join(heard)}"
+    what = f"trials of session {{}} in {' or '.join(splits)}"
     session = session_to_adapt_to(model, recorded, wanted, every.path, what)
-    day = every.showing({name: every.split(name).select(sessions=[session]) for name in heard})
-    unfit = unfit_places(model, day, heard)
+    day = every.showing({name: every.split(name).select(sessions=[session]) for name in splits})
+    unfit = unfit_places(model, day, splits)
     if unfit and not skip_bad:
         raise next(iter(unfit.values())).error()
-    places = [place for place in in_order(day, heard) if place not in unfit]
+    # Over all splits in the order of recording: the first trials of the day are not those of one.
+    places = [place for place in in_order(day, splits) if place not in unfit]
     count = len(places) if trials is None else trials
     if not 0 < count <= len(places):
         what = f"session {session} has {len(places)} trials that can be read"
         raise DataError(what, where=every.path, fix="record more, or ask for fewer with --trials")
     chosen = {
         name: np.array([place.index for place in places[:count] if place.split == name], np.int64)
-        for name in heard
+        for name in splits
     }
-    splits = {name: day.split(name).take(rows) for name, rows in chosen.items() if len(rows)}
-    return day.showing(splits), session, (*every.bad_trials, *unfit.values())
+    chosen_splits = {name: day.split(name).take(rows) for name, rows in chosen.items() if len(rows)}
+    return day.showing(chosen_splits), session, (*every.bad_trials, *unfit.values())
 
 
-def _log(day: PackedDataset, heard: Sequence[Heard]) -> bytes:
+def _log(day: PackedDataset, trials: Sequence[DecodedTrial]) -> bytes:
     """Return the lines of `metrics.jsonl`: a trial each, without what was decoded."""
     lines = []
     step = 0
-    for each in heard:
+    for each in trials:
         split = day.split(each.place.split)
         line: dict[str, Any] = {
             "split": split.name,

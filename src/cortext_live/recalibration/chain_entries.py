@@ -238,6 +238,18 @@ class ChainContents:
         descent = self.descent(number)
         return self.parent in descent and self._left.isdisjoint(descent)
 
+    def goes_on_from(self, latest: int) -> int:
+        """Return the model that learning goes on from: the latest one, if it may.
+
+        If not, it is the one from before a day that was left out (`on_from`); or the one that
+        speaks provisionally or did so last; or the parent.
+        """
+        named = [each.facts.get("on_from") for each in self.of(latest, "rejected")]
+        for number in (latest, *named, self.provisional):
+            if number is not None and self.may_go_on(number):
+                return number
+        return self.parent
+
     def add(self, entry: Entry) -> None:
         """Add an entry. Raises ValueError for one that cannot follow; nothing has changed then."""
         self.check(entry)

@@ -30,7 +30,7 @@ from cortext.text.metrics import EditCounts, edit_counts
 from cortext.training.adapt import run_config
 from cortext.training.participants.recordings import open_for
 from cortext_live.recalibration.labels import labelling_search
-from cortext_live.recalibration.learner import LabelledSentence, Learner, labelled_sentence
+from cortext_live.recalibration.learner import Learner
 from cortext_live.recalibration.online import (
     LABELLED_PER_DAY,
     DailyLabels,
@@ -41,6 +41,7 @@ from cortext_live.recalibration.online import (
     in_order,
     unfit_places,
 )
+from cortext_live.recalibration.replay import LabelledSentence, labelled_sentence
 from cortext_live.recalibration.settings import LearningSettings, method_settings
 
 FILE = "online.json"
@@ -52,6 +53,8 @@ DAILY = "daily labels"
 class OnlineMetrics:
     """Errors of a method beside those of a frozen model and of daily labels.
 
+    The fields are the keys of `online.json`.
+
     Attributes:
         method: Name of the method.
         settings: How it learnt.
@@ -62,7 +65,7 @@ class OnlineMetrics:
         skipped: Trials and files that were left out as bad, of all splits.
         overall: Rates by way.
         by_day: Rates by way and session.
-        by_trial: The judged trials in the order of recording: `session`, `block`, `trial`,
+        by_trial: The scored trials in the order of recording: `session`, `block`, `trial`,
             `n_words`, `n_phonemes`, and by way `text`, `word_edits` and `phoneme_edits`.
     """
 
@@ -113,13 +116,13 @@ def evaluate_online(
         lm: Language-model directory.
         out: Evaluation directory to write.
         method: A key of `METHODS`.
-        heard: Splits that the model learns from; the judged split itself by default.
+        heard: Splits that the model learns from; that split itself by default.
         corrected: Share of the sentences that a person corrects at once.
         overrides: `key=value` changes of the method's settings.
         options: Decoder options, as `evaluate` takes them.
         threads: Threads of the search; None for one a core.
         skip_bad: Leave bad trials out and report them. A trial without a label is not bad: it is
-            learnt from and not judged.
+            learnt from and not scored.
         progress: Called with steps done and in all.
         seed: Seed of noise, replay, corrections and intervals.
 
@@ -127,13 +130,13 @@ def evaluate_online(
         CortextError: For all that `evaluate` refuses, and an unknown method or setting.
     """
     settings = method_settings(method, overrides)
-    heard = tuple(heard) or (split,)
+    learnt_from = tuple(heard) or (split,)
     with evaluation_directory(out) as write, tempfile.TemporaryDirectory() as scratch:
         run = Path(run_for(as_path(run, "run"), data))
         model = load_model(run)
         packed = open_for(model.conventions, data, skip_bad=skip_bad)
-        splits = list(dict.fromkeys([split, *heard]))
-        packed.verify(splits=splits)
+        splits = list(dict.fromkeys([split, *learnt_from]))
+        packed.verify(splits=splits)  # a damaged file is named now, not after the decoding
         unfit = unfit_places(model, packed, splits)
         if unfit and not skip_bad:
             raise next(iter(unfit.values())).error()
@@ -142,12 +145,12 @@ def evaluate_online(
         found = {}
         for number, (name, way) in enumerate(ways.items()):
             bar = part_of(progress, number, len(ways))
-            logits = follow(way, packed, split, heard, bar, unfit=unfit)
+            logits = follow(way, packed, split, learnt_from, bar, unfit=unfit)
             found[name] = recognise(run, packed, split, search, skip_bad=skip_bad, logits=logits)
         learnt = found[method]
         origin = searched_origin(run, data, lm, learnt, "cpu", seed) | {"config": config_of(run)}
         skipped = (*packed.bad_trials, *unfit.values())
-        online = _compared(found, method, settings, split, heard, skipped)
+        online = _compared(found, method, settings, split, learnt_from, skipped)
         metrics = write(learnt, run, origin, compared=_for_report(online))
         atomic_write(as_path(out, "out") / FILE, json_text(asdict(online)).encode())
     return metrics, online
@@ -187,6 +190,7 @@ def _known_sentences(
         for i in range(len(split))
         if split.session(i) in sessions and (labels_U := split.labels(i)) is not None
     }
+    # Over all days, not the latest alone: the model must not forget how to read the earlier ones.
     every = np.linspace(0, len(labelled) - 1, min(most, len(labelled))).astype(np.int64)
     known = list(labelled)
     return [labelled_sentence(split, known[i], labelled[known[i]]) for i in every]
@@ -196,15 +200,17 @@ def _compared(
     found: dict[str, Recognised],
     method: str,
     settings: LearningSettings,
-    judged: str,
-    heard: tuple[str, ...],
+    scored: str,
+    learnt_from: tuple[str, ...],
     skipped: tuple[Problem, ...],
 ) -> OnlineMetrics:
-    left_out = LABELLED_PER_DAY if judged in heard else 0
-    recorded = in_order(found[method].data, [judged])
+    # One way has learnt from the labels of these, so they are left out of the rates of all ways.
+    left_out = LABELLED_PER_DAY if scored in learnt_from else 0
+    recorded = in_order(found[method].data, [scored])
     by_index = {
         name: dict(zip(each.indices, each.trials, strict=True)) for name, each in found.items()
     }
+    # A bad trial is in the recordings, and in no result.
     order = [place.index for place in recorded if place.index in by_index[method]]
     labelled: Counter[str] = Counter()
     rows, kept = [], []
@@ -215,18 +221,18 @@ def _compared(
         rows.append(_row(trials, trial))
         if labelled[trial.session] > left_out:
             kept.append(index)
-    judged_trials = {name: [each[i] for i in kept] for name, each in by_index.items()}
+    rated = {name: [each[i] for i in kept] for name, each in by_index.items()}
     return OnlineMetrics(
         method=method,
         settings=settings,
-        judged=judged,
-        heard=heard,
+        judged=scored,
+        heard=learnt_from,
         left_out=left_out,
         skipped=skipped,
-        overall={name: rates(each) for name, each in judged_trials.items()},
+        overall={name: rates(each) for name, each in rated.items()},
         by_day={
             name: group_rates(each, [trial.session for trial in each])
-            for name, each in judged_trials.items()
+            for name, each in rated.items()
         },
         by_trial=rows,
     )
@@ -235,9 +241,9 @@ def _compared(
 def _for_report(online: OnlineMetrics) -> Compared:
     """Return the comparison for the report: first the method, then what it stands between."""
     names = (online.method, DAILY, FROZEN)
-    heard = " and ".join(online.heard)
+    splits = " and ".join(online.heard)
     note = (
-        f"{online.method}: learnt from the sentences that it decoded ({heard})."
+        f"{online.method}: learnt from the sentences that it decoded ({splits})."
         f" {DAILY}: learnt from the first {LABELLED_PER_DAY} labelled trials of each day."
         f" {FROZEN}: learnt nothing."
     )
@@ -251,7 +257,7 @@ def _for_report(online: OnlineMetrics) -> Compared:
 
 
 def _row(trials: dict[str, TrialResult], trial: TrialResult) -> dict[str, Any]:
-    """Return a judged trial with its edits by way."""
+    """Return a scored trial with its edits by way."""
     words = None if trial.reference is None else trial.reference.split()
     row: dict[str, Any] = {
         "session": trial.session,

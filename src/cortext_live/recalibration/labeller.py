@@ -9,11 +9,11 @@ import numpy as np
 
 from cortext.decoding import Decoder, NBest
 from cortext.decoding.log_probs import log_softmax
-from cortext_live.recalibration.judging import day_of
+from cortext_live.recalibration.comparing import day_of
 from cortext_live.recalibration.labels import label_of, pseudo_label
-from cortext_live.recalibration.learner import LabelledSentence, Learner
+from cortext_live.recalibration.learner import Learner
 from cortext_live.recalibration.recorded import LoggedSentence, LoggedSentences, blamed
-from cortext_live.recalibration.settings import LearningSettings
+from cortext_live.recalibration.replay import LabelledSentence
 
 RESERVED = 4
 """Utterances of which one, once it has a label, judges models.
@@ -31,7 +31,6 @@ class Labeller:
     Args:
         decoder: The search that makes pseudo-labels.
         sentences: Sentences of the usage log.
-        learning: Which decoded sentences and words are trusted.
         chain: Id of the chain; with the log, it draws the reserved utterances.
         before_sentence: Is called before each sentence is decoded; it may wait.
     """
@@ -40,14 +39,12 @@ class Labeller:
         self,
         decoder: Decoder,
         sentences: LoggedSentences,
-        learning: LearningSettings,
         chain: str,
         before_sentence: Callable[[], None],
     ) -> None:
         self._decoder = decoder
         self._lexicon = None if decoder.lm.is_open else decoder.lm.lexicon
         self._sentences = sentences
-        self._learning = learning
         self._chain = chain
         self._before_sentence = before_sentence
 
@@ -72,7 +69,7 @@ class Labeller:
         name = f"{self._chain} {self._sentences.began} {group}"
         return int.from_bytes(hashlib.sha256(name.encode()).digest()[:4])
 
-    def may_teach(self, number: int) -> bool:
+    def may_train(self, number: int) -> bool:
         """Tell whether an utterance of the log may be learnt from, with the label that it has."""
         labelled = self._sentences.log.utterances[number].label is not None
         return not (self.is_reserved(number) if labelled else self.is_watched(number))
@@ -85,7 +82,7 @@ class Labeller:
             learner: Its model decodes an utterance without a correction.
         """
         began = self._sentences.began
-        sentence = self._sentences.sentence(number) if self.may_teach(number) else None
+        sentence = self._sentences.sentence(number) if self.may_train(number) else None
         if sentence is None or began is None:
             return None
         text = sentence.utterance.label
@@ -121,9 +118,9 @@ class Labeller:
         Args:
             nbest: What was decoded.
             sentence: The sentence.
-            learner: Knows how many tokens a sentence has at least.
+            learner: Its settings say what is trusted; it knows the fewest tokens of a sentence.
         """
-        least, least_word = self._learning.confidence, self._learning.word_confidence
+        least, least_word = learner.settings.confidence, learner.settings.word_confidence
         if not learner.knows_wildcards:  # then no word is left out of a label, and all are trusted
             least, least_word = max(least, least_word), 0.0
         fewest = learner.fewest_tokens(len(sentence.features_TC))

@@ -8,8 +8,7 @@ Shapes: B sentences, T bins, C features, U labels.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,7 +16,6 @@ import numpy as np
 import torch
 
 from cortext.data.checks import frames_needed
-from cortext.data.packed import PackedSplit
 from cortext.features import build_augmentations, prepare
 from cortext.models import AcousticModel
 from cortext.training.adapt import learning_parts, with_day
@@ -25,35 +23,9 @@ from cortext.training.batches import AUGMENTATION, DROPOUT, TrainBatch, derived_
 from cortext.training.config import TrainConfig
 from cortext.training.loss import build_loss, loss_kind
 from cortext.training.optim import Optimizer
+from cortext_live.recalibration.replay import LabelledSentence, ReplayMemory
 from cortext_live.recalibration.settings import LearningSettings
 from cortext_live.recalibration.wildcard import WildcardCTC
-
-
-@dataclass(frozen=True, eq=False)
-class LabelledSentence:
-    """A sentence as it was recorded, and its label.
-
-    Attributes:
-        features_TC: float [T, C], features as they were recorded.
-        session: Its recording day.
-        labels_U: int64 [U], its tokens: decoded, corrected or known. `ANY` stands for unknown ones.
-        entry: Second of the first entry of its usage log, and its number there; block and trial of
-            a recording.
-        corrected: A person gave the label.
-    """
-
-    features_TC: np.ndarray
-    session: str
-    labels_U: np.ndarray
-    entry: tuple[int, int] | None = None
-    corrected: bool = False
-
-
-def labelled_sentence(split: PackedSplit, i: int, labels_U: np.ndarray) -> LabelledSentence:
-    """Return trial `i` of a split with a label, int64 [U]."""
-    features_TC = np.asarray(split.features(i), np.float32)
-    entry = int(split.block_N[i]), int(split.trial_N[i])
-    return LabelledSentence(features_TC, split.session(i), labels_U, entry=entry)
 
 
 @dataclass(frozen=True)
@@ -118,7 +90,12 @@ class Learner:
 
     Attributes:
         model: The model as it is now.
+        settings: How it learns.
+        seed: Seed of noise, dropout and replay.
         n_steps: Steps taken so far.
+        session: The recording day that was begun last.
+        steps_today: Steps taken on that day.
+        replay: Sentences that it keeps for replay.
         knows_wildcards: Labels may have `ANY`: the run's loss is CTC.
     """
 
@@ -134,19 +111,14 @@ class Learner:
         self.settings = settings
         self.seed = seed
         self.n_steps = 0
-        self._config = self._learning_config(config)
+        self._config = _learning_config(config, settings)
         self._extra = build_augmentations(config.dataset.augmentations)
         self._loss: Callable[[Any, TrainBatch, float], dict[str, torch.Tensor]]
         self._loss = build_loss(config.loss, config.model.kind, model.inventory)
         self.knows_wildcards = loss_kind(config.loss, config.model.kind) == "ctc"
         if self.knows_wildcards and settings.word_confidence:
             self._loss = WildcardCTC()
-        half = settings.remembered // 2
-        self._known: deque[LabelledSentence] = deque(maxlen=half)
-        self._decoded: deque[LabelledSentence] = deque(maxlen=settings.remembered - half)
-        self._corrected: deque[LabelledSentence] = deque(maxlen=settings.remembered - half)
-        self._today: tuple[LabelledSentence, ...] = ()
-        self._steps_today = 0
+        self.replay = ReplayMemory(settings.remembered)
         self._start(model.sessions[-1])
 
     @classmethod
@@ -159,11 +131,11 @@ class Learner:
         learner = cls(state.model, state.config, state.settings, seed=state.seed)
         learner.begin_day(state.session)
         learner._optimizer.load(state.moments)
-        learner._known.extend(state.known)
-        learner._decoded.extend(state.decoded)
-        learner._corrected.extend(state.corrected)
-        learner._today = state.today
-        learner._steps_today = state.steps_today
+        learner.replay.known.extend(state.known)
+        learner.replay.decoded.extend(state.decoded)
+        learner.replay.corrected.extend(state.corrected)
+        learner.replay.today = state.today
+        learner.steps_today = state.steps_today
         learner.n_steps = state.n_steps
         return learner
 
@@ -175,12 +147,12 @@ class Learner:
             settings=self.settings,
             seed=self.seed,
             n_steps=self.n_steps,
-            session=self._session,
-            steps_today=self._steps_today,
-            known=tuple(self._known),
-            decoded=tuple(self._decoded),
-            corrected=tuple(self._corrected),
-            today=self._today,
+            session=self.session,
+            steps_today=self.steps_today,
+            known=tuple(self.replay.known),
+            decoded=tuple(self.replay.decoded),
+            corrected=tuple(self.replay.corrected),
+            today=self.replay.today,
             moments=self._optimizer.state(),
         )
 
@@ -189,53 +161,17 @@ class Learner:
 
         Those that nothing can be learnt from are left out; see `learn`.
         """
-        self._known.extend(sentence for sentence in sentences if self._fits(sentence))
+        self.replay.known.extend(sentence for sentence in sentences if self._fits(sentence))
 
     def keep(self, sentence: LabelledSentence) -> bool:
         """Keep a sentence of an earlier day for replay; tell whether it can be learnt from.
 
         In either case it is no longer replayed with the label that it had before.
         """
-        self.drop(sentence.session, sentence.entry)
+        self.replay.drop(sentence.session, sentence.entry)
         fits = self._fits(sentence)
-        self._keep([sentence] if fits else [])
+        self.replay.keep([sentence] if fits else [])
         return fits
-
-    def drop(self, session: str, entry: tuple[int, int] | None) -> None:
-        """Replay a sentence of use no longer.
-
-        Args:
-            session: Its recording day.
-            entry: See `LabelledSentence`; nothing is dropped for None.
-        """
-        if entry is None:
-            return
-        for kept in (self._decoded, self._corrected):
-            for each in [each for each in kept if (each.session, each.entry) == (session, entry)]:
-                kept.remove(each)
-        self._today = tuple(
-            each for each in self._today if (each.session, each.entry) != (session, entry)
-        )
-
-    @property
-    def session(self) -> str:
-        """The recording day that was begun last."""
-        return self._session
-
-    @property
-    def steps_today(self) -> int:
-        """Steps taken on that day."""
-        return self._steps_today
-
-    def take_over(self, other: Learner, learnt: Collection[tuple[int, int] | None]) -> None:
-        """Keep for replay what another learner keeps, as far as this model has learnt from it.
-
-        Args:
-            other: The other learner.
-            learnt: Entries (`LabelledSentence.entry`) that the model has learnt from.
-        """
-        kept = (*other._decoded, *other._corrected, *other._today)
-        self._keep(each for each in kept if each.entry in learnt)
 
     def fewest_tokens(self, n_bins: int) -> float:
         """Return the fewest tokens that a decoded sentence of so many bins is trusted with.
@@ -243,12 +179,11 @@ class Learner:
         It is a share (`LearningSettings.least_rate`) of the median of the labelled sentences that
         are replayed; 0 without any.
         """
-        rates = [len(each.labels_U) / len(each.features_TC) for each in self._known]
-        return self.settings.least_rate * n_bins * float(np.median(rates)) if rates else 0.0
+        return self.settings.least_rate * n_bins * self.replay.tokens_per_bin()
 
     def begin_day(self, session: str) -> None:
         """Begin a recording day; a new one starts with the layer of the day before."""
-        if session != self._session:
+        if session != self.session:
             self._start(session)
 
     def learn(
@@ -265,12 +200,12 @@ class Learner:
         """
         self.begin_day(sentence.session)
         if not self._fits(sentence):
-            self.drop(sentence.session, sentence.entry)
+            self.replay.drop(sentence.session, sentence.entry)
             return Learnt(0, float("nan"), kept=False)
         settings = self.settings
         budget = settings.steps
         if settings.steps_per_day:
-            budget = min(budget, settings.steps_per_day - self._steps_today)
+            budget = min(budget, settings.steps_per_day - self.steps_today)
         steps, loss = 0, float("nan")
         with torch.random.fork_rng(devices=[]):
             while steps < budget:
@@ -280,8 +215,8 @@ class Learner:
                 if loss < settings.stop_loss:
                     break
         self.model.network.eval()
-        self._steps_today += steps
-        self._keep([sentence])
+        self.steps_today += steps
+        self.replay.keep([sentence])
         return Learnt(steps, loss)
 
     def learn_together(
@@ -299,8 +234,7 @@ class Learner:
         see the whole day, and a wrong label is one of many.
 
         Args:
-            sentences: The sentences in the order of time. Those that nothing can be learnt from are
-                left out; see `learn`.
+            sentences: The sentences in the order of time; those that `learn` refuses are left out.
             steps: Steps to take, as far as the day has any left.
             before_step: Is called before each step; it may wait.
 
@@ -312,16 +246,17 @@ class Learner:
             return 0
         self.begin_day(fitting[-1].session)
         for each in fitting:  # or else its earlier label would be replayed, too
-            self.drop(each.session, each.entry)
+            self.replay.drop(each.session, each.entry)
         if self.settings.steps_per_day:
-            steps = min(steps, self.settings.steps_per_day - self._steps_today)
+            steps = min(steps, self.settings.steps_per_day - self.steps_today)
         with torch.random.fork_rng(devices=[]):
             for number in range(steps):
                 before_step()
-                self._train(self._drawn_together(fitting), self._share_of_lr(number, steps))
+                lr_share = _share_of_lr(number, steps, self.settings.lr_floor)
+                self._train(self._drawn_together(fitting), lr_share)
         self.model.network.eval()
-        self._steps_today += steps
-        self._today = tuple(fitting)
+        self.steps_today += steps
+        self.replay.today = tuple(fitting)
         return steps
 
     def _drawn_together(self, sentences: Sequence[LabelledSentence]) -> list[LabelledSentence]:
@@ -337,25 +272,10 @@ class Learner:
             replace=False,
             p=weight_S / weight_S.sum(),
         )
-        earlier = [*self._corrected, *self._decoded]
-        n_earlier = min(settings.replayed // 2, len(earlier))
-        n_known = min(settings.replayed - n_earlier, len(self._known))
         return [
             *(sentences[i] for i in chosen),
-            *(earlier[i] for i in drawn.choice(len(earlier), n_earlier, replace=False)),
-            *(self._known[i] for i in drawn.choice(len(self._known), n_known, replace=False)),
+            *self.replay.draw_halves(settings.replayed, drawn),
         ]
-
-    def _share_of_lr(self, number: int, steps: int) -> float:
-        """Return the share of the learning rate at one of some steps: it falls in a line."""
-        return 1.0 - (1.0 - self.settings.lr_floor) * number / max(1, steps - 1)
-
-    def _keep(self, sentences: Iterable[LabelledSentence]) -> None:
-        """Keep sentences for replay; a correction takes the place of the label before it."""
-        for sentence in sentences:
-            if sentence.corrected:
-                self.drop(sentence.session, sentence.entry)
-            (self._corrected if sentence.corrected else self._decoded).append(sentence)
 
     def _fits(self, sentence: LabelledSentence) -> bool:
         """Tell whether the label fits into the frames that augmentation leaves."""
@@ -372,18 +292,15 @@ class Learner:
         for name, parameter in self.model.network.named_parameters():
             parameter.requires_grad_(not names or name.startswith(names))
         self._optimizer = Optimizer(self.model.network, self._config)
-        self._session = session
-        self._steps_today = 0
-        self._keep(self._today)
-        self._today = ()
+        self.session = session
+        self.steps_today = 0
+        self.replay.end_day()
 
     def _step(self, sentence: LabelledSentence) -> float:
         """Take one step; return the mean loss of the sentence's copies before it."""
         settings = self.settings
         drawn = np.random.default_rng((self.seed, self.n_steps))
-        kept = [*self._known, *self._decoded, *self._corrected]
-        count = min(settings.replayed, len(kept))
-        replayed = [kept[i] for i in drawn.choice(len(kept), count, replace=False)] if count else []
+        replayed = self.replay.draw(settings.replayed, drawn)
         loss_B = self._train([*[sentence] * settings.copies, *replayed])
         return float(loss_B[: settings.copies].mean())
 
@@ -427,7 +344,7 @@ class Learner:
             clear_padding=self.model.pads_last_patch,
         )
         day_B = torch.tensor([self.model.day(each.session) for each in sentences])
-        own_1 = torch.tensor([self.model.day(self._session)])
+        own_1 = torch.tensor([self.model.day(self.session)])
         return TrainBatch(
             x_BTC,
             day_B,
@@ -439,24 +356,30 @@ class Learner:
             torch.unique(day_B) if self.settings.whole_model else own_1,
         )
 
-    def _learning_config(self, config: TrainConfig) -> TrainConfig:
-        settings = self.settings
-        transforms = replace(
-            config.dataset.data_transforms,
-            white_noise_std=settings.white_noise_std,
-            constant_offset_std=settings.constant_offset_std,
-        )
-        return replace(
-            config,
-            dataset=replace(config.dataset, data_transforms=transforms),
-            lr_scheduler_type="linear",
-            lr_max=settings.lr,
-            lr_min=settings.lr,
-            lr_max_day=settings.lr,
-            lr_min_day=settings.lr,
-            weight_decay=settings.weight_decay,
-            weight_decay_day=settings.weight_decay,
-            grad_norm_clip_value=settings.clip,
-            # As in `adapt`: within few steps the published 0.1 would hardly move the weights.
-            epsilon=1e-8,
-        )
+
+def _share_of_lr(number: int, steps: int, floor: float) -> float:
+    """Return the share of the learning rate at one of some steps: it falls in a line."""
+    return 1.0 - (1.0 - floor) * number / max(1, steps - 1)
+
+
+def _learning_config(config: TrainConfig, settings: LearningSettings) -> TrainConfig:
+    """Return the configuration of a run with noise, rates and bounds of the settings."""
+    transforms = replace(
+        config.dataset.data_transforms,
+        white_noise_std=settings.white_noise_std,
+        constant_offset_std=settings.constant_offset_std,
+    )
+    return replace(
+        config,
+        dataset=replace(config.dataset, data_transforms=transforms),
+        lr_scheduler_type="linear",
+        lr_max=settings.lr,
+        lr_min=settings.lr,
+        lr_max_day=settings.lr,
+        lr_min_day=settings.lr,
+        weight_decay=settings.weight_decay,
+        weight_decay_day=settings.weight_decay,
+        grad_norm_clip_value=settings.clip,
+        # As in `adapt`: within few steps the published 0.1 would hardly move the weights.
+        epsilon=1e-8,
+    )

@@ -11,7 +11,7 @@ from cortext.training.adapt_trials import opened, trials_of_old_days
 from cortext.training.config import TrainConfig
 from cortext.training.progress import reading_bar
 from cortext.training.setup import with_labels
-from cortext_live.recalibration.learner import LabelledSentence, labelled_sentence
+from cortext_live.recalibration.replay import LabelledSentence, labelled_sentence
 
 
 def old_sentences(

@@ -24,7 +24,8 @@ from cortext.models import AcousticModel, load_model
 from cortext.processes import Progress
 from cortext.training.adapt import adapt, with_day
 from cortext_live.recalibration.labels import confidence_of, pseudo_label
-from cortext_live.recalibration.learner import Learner, Learnt, labelled_sentence
+from cortext_live.recalibration.learner import Learner, Learnt
+from cortext_live.recalibration.replay import labelled_sentence
 
 LABELLED_PER_DAY = 20
 """First trials of a day whose labels the way with daily labels learns from."""
@@ -72,8 +73,8 @@ class Way(Protocol):
         """Return the model that decodes the next trial of a recording day."""
         ...
 
-    def hear(self, place: Place, split: PackedSplit, logits_PV: np.ndarray) -> None:
-        """Take notice of a trial that was decoded, and perhaps learn from it.
+    def learn_from(self, place: Place, split: PackedSplit, logits_PV: np.ndarray) -> None:
+        """Learn from a trial that was decoded, if at all.
 
         Args:
             place: The trial.
@@ -95,7 +96,7 @@ class Frozen:
             self._model = with_day(self._model, session, like=self._model.sessions[-1])
         return self._model
 
-    def hear(self, place: Place, split: PackedSplit, logits_PV: np.ndarray) -> None:
+    def learn_from(self, place: Place, split: PackedSplit, logits_PV: np.ndarray) -> None:
         """See `Way`."""
 
 
@@ -126,7 +127,7 @@ class DailyLabels:
             self._session, self._today = session, []
         return self._frozen.model_of(session)
 
-    def hear(self, place: Place, split: PackedSplit, logits_PV: np.ndarray) -> None:
+    def learn_from(self, place: Place, split: PackedSplit, logits_PV: np.ndarray) -> None:
         """See `Way`."""
         if len(self._today) == self._labelled or split.labels(place.index) is None:
             return
@@ -140,8 +141,8 @@ class DailyLabels:
 
 
 @dataclass(frozen=True)
-class Heard:
-    """A trial that was heard, and what was learnt from it.
+class DecodedTrial:
+    """A trial that was decoded, and what was learnt from it.
 
     Attributes:
         place: The trial.
@@ -165,7 +166,7 @@ class Unlabelled:
         seed: Seed of the corrections.
 
     Attributes:
-        heard: The trials that were heard so far.
+        trials: The trials so far.
     """
 
     def __init__(
@@ -173,7 +174,7 @@ class Unlabelled:
     ) -> None:
         self.learner = learner
         self.decoder = decoder
-        self.heard: list[Heard] = []
+        self.trials: list[DecodedTrial] = []
         self._corrected = corrected
         self._random = np.random.default_rng(seed)
         self._lexicon = None if decoder.lm.is_open else decoder.lm.lexicon
@@ -183,7 +184,7 @@ class Unlabelled:
         self.learner.begin_day(session)
         return self.learner.model
 
-    def hear(self, place: Place, split: PackedSplit, logits_PV: np.ndarray) -> None:
+    def learn_from(self, place: Place, split: PackedSplit, logits_PV: np.ndarray) -> None:
         """See `Way`."""
         labels_U = split.labels(place.index)
         confidence = None
@@ -193,7 +194,7 @@ class Unlabelled:
         learnt = None
         if labels_U is not None:
             learnt = self.learner.learn(labelled_sentence(split, place.index, labels_U))
-        self.heard.append(Heard(place, confidence, learnt))
+        self.trials.append(DecodedTrial(place, confidence, learnt))
 
     def _pseudo_label(self, logits_PV: np.ndarray, n_bins: int) -> tuple[float, np.ndarray | None]:
         """Return the confidence of the decoded sentence, and its label where it is trusted."""
@@ -208,26 +209,26 @@ class Unlabelled:
 def follow(
     way: Way,
     data: PackedDataset,
-    judged: str,
-    heard: Sequence[str],
+    scored: str,
+    learnt_from: Sequence[str],
     progress: Progress | None = None,
     *,
     unfit: Container[Place] = (),
 ) -> dict[int, np.ndarray]:
-    """Decode trials in the order of recording; return the logits of those that are judged.
+    """Decode trials in the order of recording; return the logits of those to score.
 
     Args:
         way: Keeps the model calibrated.
         data: The recordings.
-        judged: Split whose logits are wanted.
-        heard: Splits that the way hears of; the others are only decoded.
+        scored: Split whose logits are wanted.
+        learnt_from: Splits that the way may learn from; the others are only decoded.
         progress: Called with trials done and in all.
         unfit: Trials to leave out; see `unfit_places`.
 
     Returns:
-        float32 [P, V] by position in the judged split.
+        float32 [P, V] by position in the scored split.
     """
-    places = in_order(data, dict.fromkeys([judged, *heard]))
+    places = in_order(data, dict.fromkeys([scored, *learnt_from]))
     places = [place for place in places if place not in unfit]
     logits = {}
     for number, place in enumerate(places):
@@ -235,10 +236,10 @@ def follow(
         session = split.session(place.index)
         features_TC = np.asarray(split.features(place.index), np.float32)
         logits_PV = way.model_of(session).logits(features_TC, session)
-        if place.split == judged:
+        if place.split == scored:
             logits[place.index] = logits_PV
-        if place.split in heard:
-            way.hear(place, split, logits_PV)
+        if place.split in learnt_from:
+            way.learn_from(place, split, logits_PV)
         if progress:
             progress(number + 1, len(places))
     return logits

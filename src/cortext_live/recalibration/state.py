@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import asdict, dataclass, field
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -30,9 +28,9 @@ from cortext.models.card import CARD, card_of
 from cortext.models.storage import read_tensors, write_tensors
 from cortext.temporaries import clear
 from cortext.training.config import TrainConfig
-from cortext_live.recalibration.learner import LabelledSentence, Learner, LearnerState
+from cortext_live.recalibration.learner import Learner, LearnerState
+from cortext_live.recalibration.replay import LabelledSentence
 from cortext_live.recalibration.settings import LearningSettings
-from cortext_live.usage.log import LogContents
 
 FILE = "learner.safetensors"
 FORMAT_VERSION = "1"
@@ -44,97 +42,6 @@ FIX = (
     " latest model"
 )
 """Advice for a directory that cannot be read."""
-
-
-@dataclass
-class Position:
-    """The part of a log that was learnt from; saved with the learner.
-
-    Attributes:
-        began: Second of the log's first entry, which tells one log from another; None before it.
-        next: First utterance that was not considered yet.
-        considered: Earlier utterances that had labels, and the revision of the label that was
-            considered: a person may correct again.
-        latest: Model of the chain that the learner goes on from.
-        before: Latest one from before the day that it learnt from last.
-        decoded: Utterances that it has learnt from since `latest`, as they were decoded.
-        corrected: Utterances that it has learnt from since, as they were corrected.
-        today: Utterances of the latest day, where those of a day learn together.
-        fresh: Utterances that are in no model of the chain yet, learnt or waiting.
-        rested: The last steps of that day were taken.
-        pending: The learner has learnt what the next model of the chain has to.
-        ends: The next model (if `pending`) or else the latest one has the last steps of the day.
-    """
-
-    began: int | None = None
-    next: int = 0
-    considered: dict[int, int] = field(default_factory=dict)
-    latest: int = 0
-    before: int | None = None
-    decoded: list[int] = field(default_factory=list)
-    corrected: list[int] = field(default_factory=list)
-    today: list[int] = field(default_factory=list)
-    fresh: list[int] = field(default_factory=list)
-    rested: bool = False
-    pending: bool = False
-    ends: bool = False
-
-    def to_note(self) -> dict[str, Any]:
-        """Return it as plain values."""
-        return asdict(self) | {"considered": list(self.considered.items())}
-
-    @classmethod
-    def of_note(cls, note: Mapping[str, Any]) -> Position:
-        """Return the position of `to_note`."""
-        return cls(**{**note, "considered": dict(note["considered"])})
-
-    def begin(self, model: int) -> None:
-        """Go on from a model of the chain; what was learnt since another one counts no longer."""
-        self.latest = model
-        self.rested = self.pending = self.ends = False
-        self.decoded, self.corrected, self.today, self.fresh = [], [], [], []
-
-    def consider_again(self) -> None:
-        """Let labels that changed since `latest` be learnt again: no model knows them yet."""
-        for number in (*self.corrected, *self.fresh):
-            self.considered.pop(number, None)
-
-    def note_learnt(self, number: int, *, corrected: bool) -> None:
-        """Note that an utterance was learnt from."""
-        part = self.corrected if corrected else self.decoded
-        if number not in part:
-            part.append(number)
-
-    def next_correction(self, log: LogContents) -> int | None:
-        """Return an earlier utterance whose label has changed since it was considered, or None."""
-        for number, utterance in log.utterances.items():
-            if number >= self.next:
-                break
-            if utterance.revision != self.considered.get(number, 0):
-                self.considered[number] = utterance.revision
-                return number
-        return None
-
-    def next_utterance(self, log: LogContents, settled: datetime) -> int | None:
-        """Return the next new utterance; None if there is none, or it has to wait.
-
-        Args:
-            log: The log.
-            settled: An utterance after this time may still be corrected, unless a later one is
-                older: clocks are set.
-        """
-        while self.next < len(log.entries) and self.next not in log.utterances:
-            self.next += 1  # a partner's turn, or deleted
-        if self.next >= len(log.entries):
-            return None
-        utterance = log.utterances[self.next]
-        since = min(entry.when for entry in log.entries[self.next :])
-        if utterance.label is None and since > settled:
-            return None
-        number, self.next = self.next, self.next + 1
-        if utterance.revision:
-            self.considered[number] = utterance.revision
-        return number
 
 
 class LearnerStore:
@@ -150,6 +57,7 @@ class LearnerStore:
     def __init__(self, folder: str | Path) -> None:
         self.folder = as_path(folder, "folder")
         self._sentences = self.folder / "sentences"
+        # Weak: a sentence that is no longer replayed must not stay in memory for its name.
         self._names: WeakKeyDictionary[LabelledSentence, str] = WeakKeyDictionary()
         numbers = (int(path.stem) for path in self._sentences.glob(f"{'[0-9]' * 8}.safetensors"))
         self._next = 1 + max(numbers, default=-1)
@@ -191,6 +99,7 @@ class LearnerStore:
             CARD: state.model.card().to_json().decode(),
             "progress": json.dumps(progress),
         }
+        # From here on the new state counts. What only the old one names is removed after this.
         write_tensors(self.folder / FILE, tensors, metadata)
         self._remove_all_but({name for each in names.values() for name in each})
 
@@ -250,6 +159,7 @@ class LearnerStore:
 
     def _written(self, sentence: LabelledSentence, there: Collection[str]) -> str:
         """Return the name of a sentence's file, which is written unless it is there."""
+        # The file may be gone though the sentence has a name: `forgetting` deletes files.
         if self._names.get(sentence) not in there:
             name = f"{self._next:08d}.safetensors"
             arrays = {
@@ -268,7 +178,7 @@ class LearnerStore:
         return tuple(map(self._read, names))
 
     def _read(self, name: str) -> LabelledSentence:
-        path = self._sentences / Path(name).name
+        path = self._sentences / Path(name).name  # whatever a damaged file names, it lies here
         try:
             arrays, metadata, _ = read_tensors(path, "a sentence kept for replay", FIX)
         except FileNotFoundError:

@@ -17,7 +17,8 @@ from cortext.models import load_model, save_model
 from cortext.models.card import Smoothing
 from cortext.training.config import read_run_config
 from cortext_live.recalibration.adapting import adapt_unlabelled
-from cortext_live.recalibration.learner import LabelledSentence, Learner
+from cortext_live.recalibration.learner import Learner
+from cortext_live.recalibration.replay import LabelledSentence
 from cortext_live.recalibration.settings import METHODS
 
 QUICK = {"trials": 14, "progress": False}

@@ -22,8 +22,9 @@ from cortext_live.recalibration.forgetting import (
     models_that_learnt,
     numbers_in,
 )
-from cortext_live.recalibration.learner import LabelledSentence, Learner
+from cortext_live.recalibration.learner import Learner
 from cortext_live.recalibration.promotion import PromotionRule
+from cortext_live.recalibration.replay import LabelledSentence
 from cortext_live.recalibration.service import Recalibration
 from cortext_live.recalibration.settings import ServiceSettings, method_settings
 from cortext_live.recalibration.state import LearnerStore
@@ -180,7 +181,7 @@ def test_the_service_drops_what_is_deleted_while_it_runs(participant, tmp_path, 
     ) as running:
         while running.work():
             pass
-        learnt = [n for n in range(12) if not running._labeller.is_reserved(n)]
+        learnt = [n for n in range(12) if not running._trainer._labeller.is_reserved(n)]
         gone, stays = learnt[0], learnt[1]
         assert traces("", trials[gone].features_TC.astype(np.float32), chain)
         delete(log, Selection(entries=(gone,)))

@@ -11,7 +11,8 @@ from cortext.models import GRUConfig, TransformerConfig
 from cortext.models.inputs import InputNetworkConfig
 from cortext.models.transformer import EmbeddingConfig
 from cortext.training.config import DatasetConfig, TrainConfig
-from cortext_live.recalibration.learner import LabelledSentence, Learner
+from cortext_live.recalibration.learner import Learner
+from cortext_live.recalibration.replay import LabelledSentence
 from cortext_live.recalibration.settings import METHODS, LearningSettings, method_settings
 
 NEW_DAY = "t15.2023.08.20"
@@ -60,9 +61,9 @@ def test_fewest_tokens_are_a_share_of_the_usual_rate():
 
 def test_one_step_is_that_of_torchs_own_optimiser_and_loss():
     # One copy without noise: everything can be computed with torch's parts alone.
-    heard = sentence()
+    spoken = sentence()
     learner = learner_of(copies=1, **QUIET)
-    learner.learn(heard)
+    learner.learn(spoken)
 
     model = make_model(GRU)
     network = model.network.train()
@@ -71,7 +72,7 @@ def test_one_step_is_that_of_torchs_own_optimiser_and_loss():
     bias = network.day_bias.detach()[day].clone().requires_grad_(True)
     transforms = TrainConfig().dataset.data_transforms
     x_TC = smooth(
-        torch.from_numpy(heard.features_TC)[None],
+        torch.from_numpy(spoken.features_TC)[None],
         transforms.smooth_kernel_std,
         transforms.smooth_kernel_size,
     )[0]
@@ -199,7 +200,7 @@ def test_an_unknown_method_is_named():
 
 
 @pytest.mark.parametrize(
-    "heard",
+    "spoken",
     [
         # 60 bins, of which augmentation may cut 2, are 28 patches of 4 bins every 2 bins.
         LabelledSentence(trial(60), NEW_DAY, np.arange(29) + 1),
@@ -210,12 +211,12 @@ def test_an_unknown_method_is_named():
     ],
     ids=["too long", "too many equal tokens", "too few bins", "no label", "features not finite"],
 )
-def test_nothing_is_learnt_from_a_sentence_that_has_no_finite_loss(heard):
+def test_nothing_is_learnt_from_a_sentence_that_has_no_finite_loss(spoken):
     learner, other = (learner_of(copies=2, replayed=2, random_cut=3) for _ in range(2))
     for each in (learner, other):
         each.remember([sentence()])
-    learner.remember([heard])
-    assert learner.learn(heard).steps == 0
+    learner.remember([spoken])
+    assert learner.learn(spoken).steps == 0
     # It is not replayed either: the next sentence is learnt as if it had not been.
     assert learner.learn(sentence(1)).steps == other.learn(sentence(1)).steps == 1
     assert learner.n_steps == 1
@@ -225,9 +226,9 @@ def test_nothing_is_learnt_from_a_sentence_that_has_no_finite_loss(heard):
 
 def test_a_label_that_just_fits_is_learnt():
     learner = learner_of(copies=2)
-    heard = LabelledSentence(trial(60), NEW_DAY, np.arange(29) + 1)  # uncut, there are 29 frames
-    assert learner.learn(heard).steps == 1
-    assert np.isfinite(learner.learn(heard).loss)
+    spoken = LabelledSentence(trial(60), NEW_DAY, np.arange(29) + 1)  # uncut, there are 29 frames
+    assert learner.learn(spoken).steps == 1
+    assert np.isfinite(learner.learn(spoken).loss)
 
 
 NEXT_DAY = "t15.2023.08.22"
@@ -336,5 +337,5 @@ def test_a_learner_takes_over_what_its_model_had_learnt():
     for number, session in enumerate((NEW_DAY, NEXT_DAY, "t15.2023.08.24")):
         other.learn_together([replace(sentence(1, session), entry=(7, number))], 1)
     learner = Learner(other.model, TrainConfig(model=GRU), other.settings)
-    learner.take_over(other, {(7, 0), (7, 2), (8, 1)})
+    learner.replay.take_over(other.replay, {(7, 0), (7, 2), (8, 1)})
     assert [each.entry for each in learner.state().decoded] == [(7, 0), (7, 2)]

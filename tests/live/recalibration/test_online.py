@@ -33,7 +33,7 @@ def one_picture():
 
 @pytest.fixture(scope="module")
 def learnt(participant, tmp_path_factory):
-    """The results of `one-step`, heard on the training split, and their directory."""
+    """The results of `one-step`, which learns from the training split, and their directory."""
     out = tmp_path_factory.mktemp("online") / "out"
     _, online = evaluate_online(
         participant.run,
@@ -105,29 +105,29 @@ def test_a_report_without_other_models_has_no_comparison(participant, tmp_path):
     assert 'id="compared"' not in (tmp_path / "out" / "report.html").read_text()
 
 
-def test_a_trial_is_decoded_before_it_is_heard(participant):
-    said = []
+def test_a_trial_is_decoded_before_anything_is_learnt_from_it(participant):
+    decoded = []
 
     class Way(Frozen):
         def model_of(self, session):
-            said.append(session)
+            decoded.append(session)
             return super().model_of(session)
 
-        def hear(self, place, split, logits_PV):
-            assert len(said) == len(heard) + 1 or place.split == "train"
-            heard.append((split.session(place.index), place.split, place.index))
+        def learn_from(self, place, split, logits_PV):
+            assert len(decoded) == len(learnt) + 1 or place.split == "train"
+            learnt.append((split.session(place.index), place.split, place.index))
             alone = load_model(participant.run).logits(
                 np.asarray(split.features(place.index), np.float32), KNOWN[0]
             )
             if split.session(place.index) == KNOWN[0]:
                 np.testing.assert_allclose(logits_PV, alone, atol=1e-5)
 
-    heard: list = []
+    learnt: list = []
     data = open_packed(participant.data)
     logits = follow(Way(load_model(participant.run)), data, "val", ["train"])
     assert sorted(logits) == list(range(len(data.split("val"))))
-    assert len(said) == len(data.split("val")) + len(data.split("train"))
-    assert heard == [
+    assert len(decoded) == len(data.split("val")) + len(data.split("train"))
+    assert learnt == [
         (data.split("train").session(place.index), "train", place.index)
         for place in in_order(data, ["train"])
     ]
@@ -146,7 +146,7 @@ def test_trials_follow_each_other_as_they_were_recorded(participant):
     assert len(places) == len(data.split("val")) + len(data.split("train"))
 
 
-def test_the_first_trials_that_daily_labels_teach_are_not_judged(participant, tmp_path):
+def test_the_first_trials_that_daily_labels_learn_from_are_not_scored(participant, tmp_path):
     _, online = evaluate_online(
         participant.run,
         only(participant, [DRIFTED]),
@@ -164,7 +164,7 @@ def test_the_first_trials_that_daily_labels_teach_are_not_judged(participant, tm
     assert online.last_quarter("one-step") == online.overall["one-step"].wer  # of one day
 
 
-def test_a_doubtful_sentence_teaches_nothing(participant, tmp_path):
+def test_nothing_is_learnt_from_a_doubtful_sentence(participant, tmp_path):
     _, online = evaluate_online(
         participant.run,
         only(participant, [DRIFTED]),
@@ -196,7 +196,7 @@ def test_a_trial_without_a_label_is_not_judged(participant, tmp_path):
     rows = online.by_trial
     assert [row["n_words"] is None for row in rows] == [False] * 40 + [True] * 20
     assert all(row["one-step"]["text"] for row in rows[40:])
-    # The first twenty teach daily labels; of the other forty only twenty can be judged.
+    # Daily labels learn from the first twenty; of the other forty only twenty can be scored.
     edits = sum(row["one-step"]["word_edits"] for row in rows[20:40])
     wer = edits / sum(row["n_words"] for row in rows[20:40])
     assert online.overall["one-step"].wer == pytest.approx(wer)

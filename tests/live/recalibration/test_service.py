@@ -45,8 +45,9 @@ from cortext_live.recalibration.chain import (
     read_chain,
     verify_chain,
 )
-from cortext_live.recalibration.learner import LabelledSentence, Learner
+from cortext_live.recalibration.learner import Learner
 from cortext_live.recalibration.promotion import PromotionRule
+from cortext_live.recalibration.replay import LabelledSentence
 from cortext_live.recalibration.service import Recalibration
 from cortext_live.recalibration.settings import METHODS
 from cortext_live.usage.speaking import note_speaking
@@ -58,7 +59,9 @@ def test_it_learns_is_judged_and_promoted(participant, tmp_path):
     with service(participant, tmp_path, overrides=["lr=0.01", "steps=3"]) as running:
         say(tmp_path / "log", trials, ["i see you"] * 60, range(60))
         work(running)
-        reserved = [number for number in range(60) if running._labeller.is_reserved(number)]
+        reserved = [
+            number for number in range(60) if running._trainer._labeller.is_reserved(number)
+        ]
     contents = verify_chain(tmp_path / "chain")
     judged = [entry for entry in contents.entries if entry.kind == "judged"]
     assert judged[0].facts["comparison"]["sentences"] == len(reserved)
@@ -88,7 +91,9 @@ def phoneme_errors(run, trials):
     return total
 
 
-def test_one_of_four_judges_and_one_of_twelve_never_teaches_as_decoded(participant, tmp_path):
+def test_one_of_four_judges_and_one_of_twelve_is_never_learnt_from_as_decoded(
+    participant, tmp_path
+):
     drawn = []
     for name in ("one chain", "another"):
         folder = tmp_path / name
@@ -96,8 +101,8 @@ def test_one_of_four_judges_and_one_of_twelve_never_teaches_as_decoded(participa
         with service(participant, folder, operator=name) as running:
             say(folder / "log", recorded(participant)[:1], ["x"])
             running._sentences.refresh()
-            reserved = [n for n in range(120) if running._labeller.is_reserved(n)]
-            watched = [n for n in range(120) if running._labeller.is_watched(n)]
+            reserved = [n for n in range(120) if running._trainer._labeller.is_reserved(n)]
+            watched = [n for n in range(120) if running._trainer._labeller.is_watched(n)]
         assert [n // 4 for n in reserved] == list(range(30))
         assert [n // 12 for n in watched] == list(range(10))
         assert set(watched) < set(reserved)
@@ -110,7 +115,7 @@ def test_the_weights_are_those_of_a_learner_fed_by_hand(participant, tmp_path):
     with service(participant, tmp_path, settings=replace(SETTINGS, every=4)) as running:
         say(tmp_path / "log", trials, ["wrong"] * 12)
         work(running)
-        watched = {n for n in range(12) if running._labeller.is_watched(n)}
+        watched = {n for n in range(12) if running._trainer._labeller.is_watched(n)}
     model = load_model(participant.run)
     decoder = Decoder.from_dir(participant.lm)
     learner = Learner(model, read_run_config(participant.run), METHODS["one-step"])
@@ -217,7 +222,7 @@ def test_known_sentences_are_replayed(participant, tmp_path):
         with service(participant, folder, method="replay", old_data=old_data) as running:
             say(folder / "log", recorded(participant)[:10], ["no label"] * 10, range(10))
             work(running)
-            state = running._learner.state()
+            state = running._learning.learner.state()
         learnt[name] = state.model.network.state_dict()
         known = {each.session for each in state.known}
         assert known == (set() if old_data is None else set(KNOWN))
@@ -237,11 +242,13 @@ def test_a_worse_model_is_rejected_and_forgotten(participant, tmp_path):
         say(tmp_path / "log", poison, ["x"] * 60)
         with UsageLog(tmp_path / "log") as log:
             for number in range(60):
-                trial = (trials if running._labeller.is_reserved(number) else poison)[number]
+                trial = (trials if running._trainer._labeller.is_reserved(number) else poison)[
+                    number
+                ]
                 log.correct(number, trial.sentence)
         while running.work() and kinds(tmp_path / "chain")[-1] != "rejected":
             pass
-        state = running._learner.state()
+        state = running._learning.learner.state()
     contents = read_chain(tmp_path / "chain")
     assert contents.entries[-1].kind == "rejected"
     assert contents.parent == 0
@@ -299,7 +306,7 @@ KILLED = """
             sys.addaudithook(count)
         while running.work():
             pass
-    print(running._position.next)
+    print(running._learning.position.next)
 """
 
 
@@ -313,9 +320,9 @@ def test_it_can_wait_before_each_piece_of_computation(participant, tmp_path):
         assert kinds(tmp_path / "chain") == ["base"], (
             "nine are too few for a model, which would be judged"
         )
-        learnt = len(running._position.decoded)
-        # Each that may teach is decoded for its label; too few others are left to watch a model.
-        taught = sum(not running._labeller.is_watched(number) for number in range(9))
+        learnt = len(running._learning.position.decoded)
+        # Each that may be learnt from is decoded for its label; too few others are left to watch a model.
+        taught = sum(not running._trainer._labeller.is_watched(number) for number in range(9))
         assert taught > 5
         assert len(calls) == taught + learnt
 
@@ -437,7 +444,7 @@ def test_a_candidate_that_is_worse_than_what_spoke_last_is_rejected(participant,
     changes = {"settings": SETTINGS, "rule": RULE, "method": "one-step"}
     changes["overrides"] = ["lr=1e-6", "confidence=1"]
     with Recalibration(*call, **changes) as running:
-        running._save()  # or it would begin with the model that speaks
+        running._learning.save(running.chain)  # or it would begin with the model that speaks
     with open_chain(tmp_path / "chain") as chain:
         write = partial(copy_run, participant.run)
         spoke = chain.add_model("candidate", write, parent=0, learnt=NOTHING_LEARNT)
@@ -446,7 +453,7 @@ def test_a_candidate_that_is_worse_than_what_spoke_last_is_rejected(participant,
     say(tmp_path / "log", recorded(participant)[:30], ["i see you"] * 30, range(30))
     with Recalibration(*call, **changes) as running:
         work(running)
-        learner = running._learner.model
+        learner = running._learning.learner.model
     contents = read_chain(tmp_path / "chain")
     rejected = [each for each in contents.entries if each.kind == "rejected"]
     assert f"than model {spoke.number}, which spoke last" in rejected[0].facts["why"]
@@ -465,9 +472,9 @@ def test_the_sentences_of_a_day_learn_together(participant, tmp_path):
     with service(participant, tmp_path, **TOGETHER) as running:
         say(tmp_path / "log", trials, ["i see you"] * 60, range(60))
         work(running)
-        steps = running._learner.steps_today
+        steps = running._learning.learner.steps_today
     contents = verify_chain(tmp_path / "chain")
-    assert steps == 9, "three for each ten of the thirty that teach"
+    assert steps == 9, "three for each ten of the thirty that are learnt from"
     for entry in contents.entries:
         if entry.kind == "candidate":
             learnt = entry.facts["learnt"]
@@ -485,11 +492,11 @@ def test_when_it_is_quiet_fewer_sentences_make_a_model(participant, tmp_path):
         say(tmp_path / "log", trials, ["i see you"] * 13)
         work(running)
         assert kinds(tmp_path / "chain").count("candidate") == 1
-        assert running._learner.steps_today == 3
+        assert running._learning.learner.steps_today == 3
         time_now[0] += QUIET
         work(running)
         assert kinds(tmp_path / "chain").count("candidate") == 2
         # The day has two steps a sentence now; those of the first model are among them.
-        taught = [n for n in range(13) if not running._labeller.is_watched(n)]
-        assert running._learner.steps_today == 2 * len(taught)
+        taught = [n for n in range(13) if not running._trainer._labeller.is_watched(n)]
+        assert running._learning.learner.steps_today == 2 * len(taught)
         assert not running.work()

@@ -31,7 +31,7 @@ def rate(folder, number, rating):
 
 def replayed(running, number):
     """The labels with which an utterance is kept, and whether a person gave them."""
-    state = running._learner.state()
+    state = running._learning.learner.state()
     kept = (*state.corrected, *state.decoded, *state.today)
     return [(each.labels_U.tolist(), each.corrected) for each in kept if each.entry[1] == number]
 
@@ -65,10 +65,10 @@ def test_a_correction_after_the_days_last_steps_is_learnt(participant, tmp_path)
         say(tmp_path / "log", trials[:7], ["x"] * 7, session="one", when=clock.now)
         clock.now += 2 * QUIET
         work(running)
-        assert running._position.rested
+        assert running._learning.position.rested
         correct(tmp_path / "log", 3, trials)
         work(running)
-        state = running._learner.state()
+        state = running._learning.learner.state()
     learnt = [entry.facts["learnt"]["corrected"] for entry in candidates(tmp_path / "chain")]
     assert learnt[-1] == [3]
     assert [each.entry[1] for each in state.today if each.corrected] == [3]
@@ -82,8 +82,8 @@ def test_a_late_correction_of_an_earlier_day_is_replayed(participant, tmp_path):
         work(running)
         correct(tmp_path / "log", 3, trials)
         work(running)
-        assert not running._position.rested, "the day goes on"
-        state = running._learner.state()
+        assert not running._learning.position.rested, "the day goes on"
+        state = running._learning.learner.state()
     assert [each.entry[1] for each in state.corrected] == [3]
     assert 3 not in [each.entry[1] for each in state.decoded]
 
@@ -155,12 +155,12 @@ def test_each_sentence_learns_again_with_its_second_correction(participant, tmp_
     with service(participant, tmp_path, **QUICK) as running:
         say(tmp_path / "log", trials[:4], ["x"] * 4, [1])
         work(running)
-        steps = running._learner.n_steps
+        steps = running._learning.learner.n_steps
         correct(tmp_path / "log", 1, trials, "now i know you")
         work(running)
         rate(tmp_path / "log", 1, "right")  # the correction stays
         work(running)
-        assert running._learner.n_steps == steps + 1
+        assert running._learning.learner.n_steps == steps + 1
         ((label, _),) = replayed(running, 1)
     assert label != trials[1].phoneme_ids.tolist()
 
@@ -178,7 +178,7 @@ def test_with_another_seed_a_correction_of_a_known_sentence_is_learnt_anew(
         work(running)
         correct(log, 1, trials)
         work(running)
-        running._save()
+        running._learning.save(running.chain)
     with service(participant, tmp_path, seed=7, **QUICK) as running:
         say(log, trials[8:16], ["x"] * 8)
         work(running)
@@ -212,10 +212,10 @@ def test_a_label_that_was_taken_back_does_not_turn_the_log_back(participant, tmp
         work(running)
         rate(log, 2, "wrong")
         work(running)
-        running._save()
-        after = running._position.next
+        running._learning.save(running.chain)
+        after = running._learning.position.next
     with service(participant, tmp_path, seed=7, **QUICK) as running:
-        assert running._position.next >= after - 3
+        assert running._learning.position.next >= after - 3
 
 
 def test_many_late_corrections_make_one_model(participant, tmp_path):
@@ -340,7 +340,7 @@ def test_without_its_learner_a_chain_goes_on_from_its_latest_model(participant, 
     with service(participant, tmp_path, **QUICK) as running:
         say(tmp_path / "log", trials[:14], ["x"] * 14, [3])
         work(running)
-        running._save()
+        running._learning.save(running.chain)
     shutil.rmtree(chain / "learner")
     correct(tmp_path / "log", 5, trials)
     with service(participant, tmp_path, **QUICK) as running:

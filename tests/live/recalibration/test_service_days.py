@@ -27,8 +27,8 @@ from recalibrating import (
 )
 
 from cortext.models import load_model
+from cortext_live.recalibration.bad_days import Understood
 from cortext_live.recalibration.chain import model_folder, open_chain, read_chain
-from cortext_live.recalibration.deciding import Understood
 from cortext_live.recalibration.promotion import Comparison, PromotionRule
 from cortext_live.usage.writer import UsageLog, UtteranceRecord
 
@@ -65,11 +65,11 @@ def test_a_day_is_left_out_when_the_next_one_is_clearer_without_it(
             compared.append((model, numbers))
             return Understood(*(of_latest if model == latest else of_before))
 
-        monkeypatch.setattr(running._decider, "_understood", understood)
+        monkeypatch.setattr(running._decisions._days, "_understood", understood)
         say(tmp_path / "log", trials[40:], ["x"] * 20, session="next day")
         work(running)
-        learner = running._learner
-        taught = [n for n in range(40, 60) if not running._labeller.is_watched(n)]
+        learner = running._learning.learner
+        taught = [n for n in range(40, 60) if not running._trainer._labeller.is_watched(n)]
     assert compared == [(latest, taught[:10]), (before, taught[:10])]
     made = candidates(tmp_path / "chain")
     rejected = [each for each in read_chain(tmp_path / "chain").entries if each.kind == "rejected"]
@@ -105,15 +105,15 @@ def after_bad_day(participant, folder, garbage):
         work(running)
         assert (running.chain.models[-1] == good) == (garbage is None)
         if garbage is None:
-            running._start_again(good)
+            running._learning.start_again(running.chain, good)
 
         def understood(model, *_):
             return Understood(0.8, 0.8) if model == good else Understood(0.5, 0.5)
 
-        running._decider._understood = understood
+        running._decisions._days._understood = understood
         say(folder / "log", trials[40:], ["x"] * 20, range(50, 60), "next day")
         work(running)
-        return running._learner.state(), kinds(folder / "chain").count("rejected")
+        return running._learning.learner.state(), kinds(folder / "chain").count("rejected")
 
 
 def test_a_day_that_was_left_out_leaves_no_trace(participant, tmp_path, drawn_by_number):
@@ -158,10 +158,12 @@ def test_no_model_is_promoted_on_a_day_of_garbage(
         with open_chain(tmp_path / "chain") as chain:
             last = add_copy(chain, participant.run, learnt=learnt)
             contents = chain.contents
-        asked, decider, learner = [], running._decider, running._learner
-        monkeypatch.setattr(decider._evidence, "comparison", lambda *_: BETTER)
+        asked, decider, learner = [], running._decisions._decider, running._learning.learner
+        monkeypatch.setattr(decider._comparer, "comparison", lambda *_: BETTER)
         found = None if share is None else Understood(0.4, share)
-        monkeypatch.setattr(decider, "_understood", lambda *given: asked.append(given) or found)
+        monkeypatch.setattr(
+            decider._days, "_understood", lambda *given: asked.append(given) or found
+        )
         judgement = decider.judge(contents, contents.entries[last], before=0, learner=learner)
     assert judgement.decision.action == action
     assert asked == [(0, today, learner)]
@@ -174,11 +176,11 @@ def test_the_model_from_before_a_day_tells_whether_its_models_are_promoted(
     changes = TOGETHER | {"settings": replace(SETTINGS, every=5), "rule": RULE}
     trials, clock = recorded(participant), Clock()
     with service(participant, tmp_path, clock=clock, **changes) as running:
-        decider = running._decider
+        decider = running._decisions._decider
         monkeypatch.setattr(
-            decider, "_understood", lambda model, *_: Understood(0.4, 0.0 if model else 0.5)
+            decider._days, "_understood", lambda model, *_: Understood(0.4, 0.0 if model else 0.5)
         )
-        monkeypatch.setattr(decider._evidence, "comparison", lambda *_: BETTER)
+        monkeypatch.setattr(decider._comparer, "comparison", lambda *_: BETTER)
         actions = []
         for day in range(2):
             said = trials[10 * day : 10 * day + 10]
@@ -204,7 +206,7 @@ def next_day(running, tmp_path, clock, participant, session, count=9, correction
 def surer(monkeypatch, running, model):
     """Let a model be surer of all sentences than others."""
     monkeypatch.setattr(
-        running._decider,
+        running._decisions._days,
         "_understood",
         lambda number, *_: Understood(0.8 if number == model else 0.5, 0.5),
     )
@@ -243,7 +245,7 @@ def test_sentences_of_a_bad_day_judge_no_model(participant, tmp_path, monkeypatc
         surer(monkeypatch, running, candidates(tmp_path / "chain")[0].number)
         next_day(running, tmp_path, clock, participant, "next", 14)
         *_, latest = candidates(tmp_path / "chain")
-        unlearnt = running._decider._unlearnt(running.chain, latest)
+        unlearnt = running._decisions._decider._held_out.unlearnt(running.chain, latest)
     # Of the first and the last day every tenth, which is not learnt from.
     assert unlearnt == [0, 20, 30]
 
@@ -256,16 +258,16 @@ def test_a_kill_after_a_bad_day_was_rejected_keeps_the_days_before(
             next_day(running, tmp_path, clock, participant, session)
         surer(monkeypatch, running, candidates(tmp_path / "chain")[0].number)
 
-        def kill(number):
+        def kill(*_):
             raise KeyboardInterrupt
 
-        monkeypatch.setattr(running, "_start_again", kill)
+        monkeypatch.setattr(running._learning, "start_again", kill)
         with pytest.raises(KeyboardInterrupt):
             next_day(running, tmp_path, clock, participant, "next", 14, range(32))
     assert kinds(tmp_path / "chain")[-1] == "rejected"
     with service(participant, tmp_path, **way) as running:
         work(running)
-        assert list(running._learner.model.sessions[2:]) == ["good", "next"]
+        assert list(running._learning.learner.model.sessions[2:]) == ["good", "next"]
     assert 19 in candidates(tmp_path / "chain")[-1].facts["learnt"]["corrected"]
 
 
@@ -275,11 +277,11 @@ def test_a_damaged_model_before_the_day_stops_nothing(
     """Neither is the day compared with it, nor does it tell garbage from speech."""
     with service(participant, tmp_path, **way | {"rule": RULE}) as running:
         next_day(running, tmp_path, clock, participant, "one")
-        monkeypatch.setattr(running._decider._evidence, "comparison", lambda *_: BETTER)
+        monkeypatch.setattr(running._decisions._decider._comparer, "comparison", lambda *_: BETTER)
         for session in ("two", "three"):
-            damage(model_folder(tmp_path / "chain", running._position.before))
+            damage(model_folder(tmp_path / "chain", running._learning.position.before))
             next_day(running, tmp_path, clock, participant, session)
-    assert list(running._learner.model.sessions[2:]) == ["one", "two", "three"]
+    assert list(running._learning.learner.model.sessions[2:]) == ["one", "two", "three"]
     assert kinds(tmp_path / "chain")[-1] == "promoted"
 
 
@@ -291,8 +293,10 @@ def test_the_last_model_of_a_garbage_day_is_not_promoted_when_the_next_day_waits
     with service(participant, tmp_path, **way | {"rule": RULE}) as running:
         next_day(running, tmp_path, clock, participant, "good")
         good = candidates(tmp_path / "chain")[-1].number
-        monkeypatch.setattr(running._decider._evidence, "comparison", lambda *_: BETTER)
-        monkeypatch.setattr(running._decider, "_understood", lambda *_: Understood(0.4, 0.05))
+        monkeypatch.setattr(running._decisions._decider._comparer, "comparison", lambda *_: BETTER)
+        monkeypatch.setattr(
+            running._decisions._days, "_understood", lambda *_: Understood(0.4, 0.05)
+        )
         say(tmp_path / "log", trials[9:16], ["x"] * 7, session="garbage", when=clock.now)
         say(tmp_path / "log", trials[16:18], ["x"] * 2, session="next", when=clock.now)
         work(running)
@@ -312,10 +316,10 @@ def test_a_garbage_model_whose_time_is_over_is_not_promoted(
     settings = replace(FIVE, every=9 if n_models == 1 else 5)
     with service(participant, tmp_path, **way | {"rule": RULE, "settings": settings}) as running:
         next_day(running, tmp_path, clock, participant, "good")
-        decider, found = running._decider, [BETTER]
-        monkeypatch.setattr(decider._evidence, "comparison", lambda *_: found[0])
+        decider, found = running._decisions._decider, [BETTER]
+        monkeypatch.setattr(decider._comparer, "comparison", lambda *_: found[0])
         monkeypatch.setattr(
-            decider,
+            decider._days,
             "_understood",
             lambda _, numbers, __: Understood(0.4, 0.0 if min(numbers) < 18 else 0.8),
         )
@@ -325,9 +329,9 @@ def test_a_garbage_model_whose_time_is_over_is_not_promoted(
             found[0] = Comparison(200, 1000, 0.0, -60.0, 60.0, 0.95)  # the next one waits
         next_day(running, tmp_path, clock, participant, "garbage", 3)
         spoke = running.chain.provisional
-        assert (spoke == running._position.latest) == (n_models == 1)
+        assert (spoke == running._learning.position.latest) == (n_models == 1)
         found[0] = BETTER
-        monkeypatch.setattr(running._decider, "has_news", lambda *_: True)
+        monkeypatch.setattr(running._decisions._decider, "has_news", lambda *_: True)
         clock.now += timedelta(days=1)
         say(tmp_path / "log", trials[18:26], ["x"] * 8, session="next", when=clock.now)
         work(running)
@@ -342,7 +346,7 @@ def test_sentences_are_trusted_as_they_would_be_learnt(participant, tmp_path, ra
     """Of nine, those with at least the confidence of one of them."""
     trials = recorded(participant)[:9]
     with service(participant, tmp_path) as running:
-        decoder = running._judge.decoder
+        decoder = running._decoder.decoder
     model = load_model(participant.run)
     found = []
     for trial in trials:
@@ -355,8 +359,8 @@ def test_sentences_are_trusted_as_they_would_be_learnt(participant, tmp_path, ra
     with service(participant, tmp_path, **changes) as running:
         say(tmp_path / "log", trials, ["x"] * 9)
         running._sentences.refresh()
-        understood = running._decider._understood(0, range(9), running._learner)
-        assert running._decider._understood(0, range(4), running._learner) is None
+        understood = running._decisions._days._understood(0, range(9), running._learning.learner)
+        assert running._decisions._days._understood(0, range(4), running._learning.learner) is None
     assert understood.trusted == pytest.approx((9 - rank) / 9)
     assert understood.confidence == pytest.approx(np.mean(found), abs=1e-6)
 
@@ -367,17 +371,17 @@ def test_a_parent_is_not_checked_while_its_child_speaks(
     """The child's time is over; it is judged anew, and speaks on."""
     changes = way | {"rule": RULE, "settings": replace(FIVE, every=9, allow_provisional=True)}
     with service(participant, tmp_path, **changes) as running:
-        evidence = running._decider._evidence
-        monkeypatch.setattr(evidence, "comparison", lambda *_: BETTER)
+        comparer = running._decisions._decider._comparer
+        monkeypatch.setattr(comparer, "comparison", lambda *_: BETTER)
         next_day(running, tmp_path, clock, participant, "one")
         parent = running.chain.parent
         assert parent != 0
-        monkeypatch.setattr(evidence, "comparison", lambda *_: None)
+        monkeypatch.setattr(comparer, "comparison", lambda *_: None)
         next_day(running, tmp_path, clock, participant, "two")
         child = running.chain.provisional
         assert child not in (None, parent)
         monkeypatch.setattr(
-            evidence, "confidences", lambda entry, *_: (0.9, 0.5 if entry.number == parent else 0.9)
+            comparer, "confidences", lambda entry, *_: (0.9, 0.5 if entry.number == parent else 0.9)
         )
         clock.now += timedelta(days=2)
         next_day(running, tmp_path, clock, participant, "three")

@@ -1,4 +1,4 @@
-"""The service: what vetoes a model, what a promotion costs, what teaches, which files are kept."""
+"""The service: what vetoes a model, what a promotion costs, what is learnt from, which files stay."""
 
 import weakref
 from dataclasses import dataclass, replace
@@ -58,7 +58,7 @@ def mean_confidences(participant, run, trials):
 def test_confidence_is_measured_on_sentences_that_no_model_has_learnt_from(
     participant, tmp_path, monkeypatch
 ):
-    """The even ones never teach as they were decoded; 11 has not taught yet."""
+    """The even ones are never learnt from as they were decoded; 11 is not yet."""
     for name in ("is_reserved", "is_watched"):
         monkeypatch.setattr(Labeller, name, lambda self, number: number % 2 == 0)
     trials = recorded(participant)[:12]
@@ -76,7 +76,7 @@ def test_confidence_is_measured_on_sentences_that_no_model_has_learnt_from(
 
 def test_some_reserved_utterances_are_watched_in_each_part_of_a_log(participant, tmp_path):
     with service(participant, tmp_path) as running:
-        labeller = running._labeller
+        labeller = running._trainer._labeller
         reserved = [number for number in range(3000) if labeller.is_reserved(number)]
         watched = [number for number in range(3000) if labeller.is_watched(number)]
     assert [number // RESERVED for number in reserved] == list(range(3000 // RESERVED))
@@ -108,9 +108,11 @@ def test_the_budget_counts_no_promotion_that_a_rollback_has_undone(
             last = add_copy(chain, participant.run, parent=chain.contents.parent)
             contents = chain.contents
         found = Comparison(200, 1000, 0.5, -1.0, 1.9, 0.95)
-        monkeypatch.setattr(running._decider._evidence, "comparison", lambda *_: found)
+        monkeypatch.setattr(running._decisions._decider._comparer, "comparison", lambda *_: found)
         entry = contents.entries[last]
-        judgement = running._decider.judge(contents, entry, None, running._learner)
+        judgement = running._decisions._decider.judge(
+            contents, entry, None, running._learning.learner
+        )
     assert judgement.decision.action == action
 
 
@@ -130,7 +132,7 @@ def test_a_model_is_compared_with_its_nearest_ancestor_that_is_intact(participan
     assert (rolled_back.kind, rolled_back.model) == ("rolled_back", intact)
     errors = []
     for run in (participant.run, model_folder(chain_dir, worse)):
-        found = decoded(running._judge.decoder, run, trials)
+        found = decoded(running._decoder.decoder, run, trials)
         counts = (
             edit_counts(trial.sentence.split(), nbest[0].text.split())
             for trial, nbest in zip(trials, found, strict=True)
@@ -155,9 +157,9 @@ def test_what_was_counted_in_another_log_counts_no_longer(participant, tmp_path,
             chain.add("promoted", model=model, upper=0.0)
             chain.add("checked", model=model, ratings=[], reason="", **counted)
             contents = chain.contents
-        checked = running._decider.check(contents, contents.entries[model])
+        checked = running._decisions._decider.check(contents, contents.entries[model])
         assert (None if checked is None else checked["said"]) == (5 if news else None)
-        assert running._decider.has_news(contents, contents.entries[model]) == news
+        assert running._decisions._decider.has_news(contents, contents.entries[model]) == news
 
 
 def test_a_model_that_confidence_vetoes_is_judged_again_after_more_sentences(
@@ -171,7 +173,9 @@ def test_a_model_that_confidence_vetoes_is_judged_again_after_more_sentences(
         work(running)
         (model,) = (each.number for each in candidates(tmp_path / "chain"))
         assert running.chain.provisional == model
-        monkeypatch.setattr(running._decider._evidence, "confidences", lambda *_: (0.9, 0.5))
+        monkeypatch.setattr(
+            running._decisions._decider._comparer, "confidences", lambda *_: (0.9, 0.5)
+        )
         clock.now += timedelta(hours=25)
         actions = []
         for number in range(7, 13):
@@ -280,7 +284,7 @@ def test_features_of_one_sentence_are_in_memory_at_a_time(participant, tmp_path,
             return sentence
 
         monkeypatch.setattr(running._sentences, "sentence", counted)
-        running._decider._understood(0, range(12), running._learner)
+        running._decisions._days._understood(0, range(12), running._learning.learner)
     assert len(in_memory) == 12
     assert max(in_memory) <= 2, "the next one is read while the last one has its name yet"
 

@@ -32,8 +32,9 @@ from recalibrating import (
 from cortext.cli import run as cortext
 from cortext.data import open_packed
 from cortext.errors import RunError
+from cortext_live.recalibration.bad_days import Understood
+from cortext_live.recalibration.candidates import CandidateMaker
 from cortext_live.recalibration.chain import Chain, model_folder, open_chain, read_chain
-from cortext_live.recalibration.deciding import Understood
 from cortext_live.recalibration.learner import Learner
 from cortext_live.recalibration.promotion import PromotionRule
 from cortext_live.recalibration.settings import SERVICE_METHODS
@@ -56,7 +57,7 @@ def same(found, expected):
 
 
 def learner_weights(running):
-    return running._learner.model.network.state_dict()
+    return running._learning.learner.model.network.state_dict()
 
 
 def texts(trials):
@@ -93,14 +94,16 @@ def test_a_model_from_before_a_rollback_is_not_gone_on_from(participant, tmp_pat
         say(tmp_path / "log", trials[8:15], texts(trials[8:15]), session="day two")
         work(running)
         made = running.chain.models
-        assert running._position.before in made[1:]
+        assert running._learning.position.before in made[1:]
         assert cortext(["chain", "rollback", str(tmp_path / "chain"), "0", "--why", "bad"]) == 0
         compared = []
 
-        monkeypatch.setattr(running._decider, "_understood", lambda *given: compared.append(given))
+        monkeypatch.setattr(
+            running._decisions._days, "_understood", lambda *given: compared.append(given)
+        )
         say(tmp_path / "log", trials[15:23], texts(trials[15:23]), session="day three")
         work(running)
-        contents, sessions = running.chain, running._learner.model.sessions
+        contents, sessions = running.chain, running._learning.learner.model.sessions
     assert not compared
     assert "rejected" not in kinds(tmp_path / "chain")
     assert contents.descent(contents.models[-1])[-1] == 0
@@ -125,12 +128,12 @@ def test_a_person_may_roll_back_while_days_are_compared(participant, tmp_path, m
             said = trials[first : first + 7]
             say(tmp_path / "log", said, texts(said), session=day)
             work(running)
-        monkeypatch.setattr(running._decider, "_understood", understood)
+        monkeypatch.setattr(running._decisions._days, "_understood", understood)
         for first in (14, 22):
             said = trials[first : first + 8]
             say(tmp_path / "log", said, texts(said), session="three")
             work(running)
-        contents, sessions = running.chain, running._learner.model.sessions
+        contents, sessions = running.chain, running._learning.learner.model.sessions
     assert "rejected" not in kinds(tmp_path / "chain")
     assert contents.parent == chosen[0]
     last = contents.models[-1]
@@ -153,7 +156,9 @@ def test_what_a_model_before_it_has_learnt_from_judges_no_model(participant, tmp
             second = add_copy(chain, participant.run, after=first)
         contents = read_chain(tmp_path / "chain")
         entry = contents.entries[second]
-        judgement = running._decider.judge(contents, entry, None, running._learner)
+        judgement = running._decisions._decider.judge(
+            contents, entry, None, running._learning.learner
+        )
     assert judgement.labelled == 3
 
 
@@ -245,7 +250,7 @@ def test_with_other_settings_learning_begins_again_at_the_latest_model(
         work(running)
     (latest,) = (each.number for each in candidates(tmp_path / "chain"))
     with service(participant, tmp_path, **(QUICK | change)) as running:
-        learner = running._learner
+        learner = running._learning.learner
         assert learner.settings == asked
         assert learner.seed == change.get("seed", 0)
         days = {each.session for each in learner.state().known}
@@ -265,7 +270,7 @@ def test_what_was_learnt_since_the_latest_model_is_in_the_next_one(participant, 
     with service(participant, tmp_path, **QUICK) as running:
         say(tmp_path / "log", trials[:9], texts(trials[:9]))
         work(running)
-        running._save()
+        running._learning.save(running.chain)
     with service(participant, tmp_path, **(QUICK | change)) as running:
         say(tmp_path / "log", trials[9:12], texts(trials[9:12]))
         work(running)
@@ -282,7 +287,7 @@ def test_with_other_settings_it_begins_though_its_model_is_damaged(participant, 
     damage(model_folder(chain, latest))
     assert cortext(["chain", "rollback", str(chain), "0", "--why", "damaged"]) == 0
     with service(participant, tmp_path, seed=7, **QUICK) as running:
-        assert running._position.latest == 0
+        assert running._learning.position.latest == 0
         assert same(learner_weights(running), weights(participant.run))
 
 
@@ -291,7 +296,7 @@ def test_a_damaged_learner_says_what_to_do(participant, tmp_path):
     with service(participant, tmp_path, **QUICK) as running:
         say(tmp_path / "log", trials, texts(trials))
         work(running)
-        running._save()
+        running._learning.save(running.chain)
     sentence = min((chain / "learner" / "sentences").iterdir())
     sentence.write_bytes(sentence.read_bytes()[:-9])
     with pytest.raises(RunError, match="remove the directory learner of the chain"):
@@ -348,7 +353,7 @@ def test_what_failed_after_learning_is_not_learnt_again(participant, tmp_path, m
                     for _ in range(2):
                         with pytest.raises(RunError):
                             work(running)
-                        assert running._learner.n_steps == 5
+                        assert running._learning.learner.n_steps == 5
             else:
                 work(running)
         with service(participant, folder, clock=clock, **DAYS) as running:
@@ -401,15 +406,15 @@ def test_a_kill_between_a_model_and_the_last_save_repeats_nothing(
             def killed(*_):
                 raise KeyboardInterrupt
 
-            patched.setattr(type(running), "_clear", killed)
+            patched.setattr(CandidateMaker, "_remove_old", killed)
             with pytest.raises(KeyboardInterrupt):
                 work(running)
     assert len(candidates(tmp_path / "chain")) == 1
     again = DAYS | {"settings": replace(FIVE, settle_s=settle_s)}
     with service(participant, tmp_path, clock=clock, **again) as running:
         work(running)
-        assert running._learner.n_steps == 5
-        assert running._position.latest == candidates(tmp_path / "chain")[0].number
+        assert running._learning.learner.n_steps == 5
+        assert running._learning.position.latest == candidates(tmp_path / "chain")[0].number
     assert len(candidates(tmp_path / "chain")) == 1
     assert "judged" in kinds(tmp_path / "chain")
 
@@ -422,13 +427,13 @@ def test_one_time_in_the_future_stops_nothing(participant, tmp_path):
             late = timedelta(days=300) if number == 1 else -timedelta(minutes=5)
             say(tmp_path / "log", [trials[number]], ["x"], when=clock.now + late)
         work(running)
-        assert running._position.next == 8
+        assert running._learning.position.next == 8
     (entry,) = candidates(tmp_path / "chain")
     assert entry.facts["learnt"]["decoded"] == [1, 2, 3, 4, 5]
 
 
 def test_a_day_gets_its_last_steps_before_the_next_one_begins(participant, tmp_path, monkeypatch):
-    """Ten sentences of the first day may teach: 1 to 9 and 11.
+    """Ten sentences of the first day may be learnt from: 1 to 9 and 11.
 
     They get a step each in two models, then as many in two rounds.
     """
@@ -444,7 +449,7 @@ def test_a_day_gets_its_last_steps_before_the_next_one_begins(participant, tmp_p
         say(tmp_path / "log", trials[:12], texts(trials[:12]), session="one", when=clock.now)
         say(tmp_path / "log", trials[12:17], texts(trials[12:17]), session="two", when=clock.now)
         work(running)
-        kept = [each.entry[1] for each in running._learner.state().decoded]
+        kept = [each.entry[1] for each in running._learning.learner.state().decoded]
     assert calls == [(5, 5, "one"), (10, 5, "one"), (10, 5, "one"), (10, 5, "one"), (5, 5, "two")]
     made = candidates(tmp_path / "chain")
     assert [each.facts["steps"] for each in made] == [5, 10, 20, 25]

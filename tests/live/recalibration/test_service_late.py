@@ -34,7 +34,7 @@ def test_a_candidate_has_the_parent_that_a_person_has_just_chosen(
     with service(participant, tmp_path, clock=clock, **DAYS) as running:
         say(tmp_path / "log", trials[:7], ["x"] * 7, when=clock.now)
         work(running)
-        latest = running._position.latest
+        latest = running._learning.position.latest
         say(tmp_path / "log", trials[7:14], ["x"] * 7, when=clock.now)
         learn_together = Learner.learn_together
 
@@ -94,14 +94,14 @@ def test_another_seed_learns_nothing_twice(participant, tmp_path, way):
             work(running)
         correct(tmp_path / "log", 1, trials)
         work(running)
-        running._save()
+        running._learning.save(running.chain)
         before = len(candidates(tmp_path / "chain"))
     with service(participant, tmp_path, clock=clock, seed=7, **way) as running:
-        assert running._position.next >= 6
+        assert running._learning.position.next >= 6
         say(tmp_path / "log", trials[12:20], ["x"] * 8, session="two", when=clock.now)
         clock.now += 2 * QUIET
         work(running)
-        state = running._learner.state()
+        state = running._learning.learner.state()
     kept = [
         each.entry for part in ("decoded", "corrected", "today") for each in getattr(state, part)
     ]

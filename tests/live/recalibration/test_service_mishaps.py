@@ -26,7 +26,7 @@ from cortext.cli import run as cortext
 from cortext.errors import ConfigError, RunError
 from cortext.models import load_model, save_model
 from cortext_live.recalibration import chain as chain_module
-from cortext_live.recalibration import service as service_module
+from cortext_live.recalibration import followed_chain
 from cortext_live.recalibration.chain import copy_run, open_chain, read_chain
 from cortext_live.recalibration.promotion import PromotionRule
 from cortext_live.recalibration.settings import ServiceSettings, method_settings
@@ -99,7 +99,7 @@ def test_sentences_from_before_the_chain_judge_too(participant, tmp_path):
     say(tmp_path / "log", recorded(participant), ["i see you"] * 60, range(60), when=early)
     with service(participant, tmp_path, overrides=["lr=0.01", "steps=3"]) as running:
         work(running)
-        reserved = sum(running._labeller.is_reserved(number) for number in range(60))
+        reserved = sum(running._trainer._labeller.is_reserved(number) for number in range(60))
     assert judgements(tmp_path / "chain")[0]["labelled"] == reserved
     assert "promoted" in kinds(tmp_path / "chain")
 
@@ -173,16 +173,16 @@ def test_the_reserve_is_for_decisions(participant, tmp_path, monkeypatch):
 def test_what_a_person_has_just_decided_stands(participant, tmp_path, worse, monkeypatch):
     """The person rolls back between the check and what would follow from it."""
     good, bad = worse
-    opened = service_module.open_chain
+    opened = followed_chain.open_chain
 
     def meanwhile(*arguments, **options):
         if kinds(tmp_path / "chain")[-1] == "checked":
-            monkeypatch.setattr(service_module, "open_chain", opened)
+            monkeypatch.setattr(followed_chain, "open_chain", opened)
             assert cortext(["chain", "rollback", str(tmp_path / "chain"), "0"]) == 0
         return opened(*arguments, **options)
 
     with service(participant, tmp_path) as running:
-        monkeypatch.setattr(service_module, "open_chain", meanwhile)
+        monkeypatch.setattr(followed_chain, "open_chain", meanwhile)
         running.work()
     contents = read_chain(tmp_path / "chain")
     assert contents.of(bad, "checked")
@@ -209,7 +209,7 @@ def test_a_clock_that_was_ahead_stops_no_judgement(participant, tmp_path):
 
 
 def test_steps_of_the_day_before_are_not_taken_from_a_short_day(participant, tmp_path):
-    """The fourth and the fifth sentence that teach end the first day, with ten steps in all."""
+    """The fourth and the fifth sentence that are learnt from end the first day, with ten steps in all."""
     trials, clock = recorded(participant), Clock()
     with service(participant, tmp_path, clock=clock, **DAYS) as running:
         for session, numbers in (("one", range(10)), ("two", range(10, 14))):
@@ -217,7 +217,7 @@ def test_steps_of_the_day_before_are_not_taken_from_a_short_day(participant, tmp
             say(tmp_path / "log", said, ["x"] * len(said), numbers, session, clock.now)
             clock.now += 2 * QUIET
             work(running)
-            assert running._learner.steps_today == len(said)
+            assert running._learning.learner.steps_today == len(said)
 
 
 @pytest.mark.parametrize("rounds", [1, 5])
@@ -229,10 +229,10 @@ def test_a_short_day_and_a_late_correction_get_two_steps_a_sentence(participant,
         clock.now += 2 * QUIET
         work(running)
         assert candidates(tmp_path / "chain")[-1].facts["learnt"]["corrected"] == [1, 3]
-        assert running._learner.steps_today == 4
+        assert running._learning.learner.steps_today == 4
         correct(tmp_path / "log", 1, trials, "now i know you")
         work(running)
-        assert running._learner.steps_today == 6
+        assert running._learning.learner.steps_today == 6
 
 
 @pytest.mark.parametrize(

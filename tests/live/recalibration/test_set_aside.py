@@ -71,7 +71,7 @@ def test_a_file_that_cannot_be_read_is_set_aside(participant, tmp_path, damage, 
         work(running)
         assert list(running.set_aside) == [1]
         assert reason in running.set_aside[1]
-        assert running._position.decoded or candidates(tmp_path / "chain")
+        assert running._learning.position.decoded or candidates(tmp_path / "chain")
 
 
 def test_features_of_another_number_are_set_aside_and_deleted_ones_are_not_missed(

@@ -16,7 +16,8 @@ from cortext.errors import RunError
 from cortext.models import GRUConfig
 from cortext.models.storage import read_tensors, write_tensors
 from cortext.training.config import TrainConfig
-from cortext_live.recalibration.learner import LabelledSentence, Learner
+from cortext_live.recalibration.learner import Learner
+from cortext_live.recalibration.replay import LabelledSentence
 from cortext_live.recalibration.settings import SERVICE_METHODS, LearningSettings, method_settings
 from cortext_live.recalibration.state import LearnerStore
 

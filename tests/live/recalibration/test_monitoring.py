@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 from scipy.stats import fisher_exact
 
+from cortext_live.recalibration.monitoring import Ratings, chance, reason_to_stop
 from cortext_live.recalibration.promotion import Comparison
-from cortext_live.recalibration.speaker import Ratings, chance, reason_to_stop
 
 NONE = Ratings(0, 0), Ratings(0, 0)
 WORSE = Comparison(40, 200, 6.0, 0.5, 11.5, 0.975)

@@ -1,4 +1,4 @@
-"""Teaches a learner utterances of a usage log: each by itself, or those of a day together."""
+"""Trains a learner on utterances of a usage log: each by itself, or those of a day together."""
 
 from __future__ import annotations
 
@@ -8,34 +8,27 @@ from math import ceil
 
 from cortext_live.recalibration.labeller import Labeller
 from cortext_live.recalibration.learner import Learner
+from cortext_live.recalibration.position import Position
 from cortext_live.recalibration.recorded import LoggedSentences
-from cortext_live.recalibration.settings import LearningSettings
-from cortext_live.recalibration.state import Position
 
 
-class Lessons:
-    """Chooses what a learner learns next, and notes it in its position in the log.
+class LogTrainer:
+    """Trains a learner, and notes in its position in the log what it has learnt from.
 
     Args:
         sentences: Sentences of the usage log.
         labeller: Gives them labels.
-        settings: How the learner learns.
         pause: Is called before each step and each sentence that is decoded; it may wait.
     """
 
     def __init__(
-        self,
-        sentences: LoggedSentences,
-        labeller: Labeller,
-        settings: LearningSettings,
-        pause: Callable[[], None],
+        self, sentences: LoggedSentences, labeller: Labeller, pause: Callable[[], None]
     ) -> None:
         self._sentences = sentences
         self._labeller = labeller
-        self._settings = settings
         self._pause = pause
 
-    def teach(self, number: int, learner: Learner, position: Position) -> None:
+    def train_on(self, number: int, learner: Learner, position: Position) -> None:
         """Let it learn from an utterance, or let that wait for others to be learnt together with.
 
         Args:
@@ -43,10 +36,11 @@ class Lessons:
             learner: The learner.
             position: Its position in the log, which is changed.
         """
-        if self._settings.together:
+        if learner.settings.together:
             self._wait_for_others(number, learner, position)
             return
-        self._drop(number, learner)  # the label before it
+        # Replayed with the label before it, the sentence would be learnt with both.
+        self._drop(number, learner)
         labelled = self._labeller.labelled(number, learner)
         if labelled is None:
             return
@@ -73,7 +67,7 @@ class Lessons:
                 position.note_learnt(number, corrected=labelled.corrected)
             return
         self._drop(number, learner)  # the label before it
-        if not self._labeller.may_teach(number):
+        if not self._labeller.may_train(number):
             return
         if position.rested and self._sessions(position.today) != {session}:
             position.today = []
@@ -86,7 +80,7 @@ class Lessons:
         """Let an utterance without a label to learn from be replayed no longer."""
         if self._sentences.began is not None:
             session = self._sentences.log.utterances[number].session
-            learner.drop(session, (self._sentences.began, number))
+            learner.replay.drop(session, (self._sentences.began, number))
 
     def _sessions_of_today(self, learner: Learner, position: Position) -> set[str]:
         """Return the days whose sentences still learn together."""
@@ -122,13 +116,13 @@ class Lessons:
         session = utterances[position.today[0]].session
         return session, sorted(n for n in position.today if utterances[n].session == session)
 
-    def teach_day(self, learner: Learner, position: Position) -> bool:
+    def train_on_day(self, learner: Learner, position: Position) -> bool:
         """Let it learn from the day so far, with labels by its model; tell whether it did.
 
         When the day ends, its sentences get the steps that are left, in several rounds, before
         each of which they are decoded again.
         """
-        settings, (session, numbers) = self._settings, self.waiting_day(position)
+        settings, (session, numbers) = learner.settings, self.waiting_day(position)
         if position.ends:
             before = learner.steps_today if learner.session == session else 0
             # A late correction gets steps of its own, as far as `steps_per_day` allows.

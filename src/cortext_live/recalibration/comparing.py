@@ -28,7 +28,7 @@ def day_of(model: AcousticModel, session: str) -> str:
     return session if session in model.sessions else model.sessions[-1]
 
 
-class Judge:
+class ChainDecoder:
     """Decodes sentences with models of a chain, each once.
 
     Args:
@@ -86,12 +86,12 @@ def word_errors(found: Sequence[NBest], sentences: Sequence[LoggedSentence]) -> 
     ]
 
 
-class Evidence:
+class ModelComparer:
     """Word errors and confidences of a model of a chain, beside its parent's.
 
     Args:
         chain: Directory of the chain.
-        judge: Decodes with its models.
+        decoder: Decodes with its models.
         sentences: Sentences of the usage log.
         settings: Numbers of sentences.
         rule: Fewest sentences that judge a model.
@@ -100,13 +100,13 @@ class Evidence:
     def __init__(
         self,
         chain: Path,
-        judge: Judge,
+        decoder: ChainDecoder,
         sentences: LoggedSentences,
         settings: ServiceSettings,
         rule: PromotionRule,
     ) -> None:
         self._chain = chain
-        self._judge = judge
+        self._decoder = decoder
         self._sentences = sentences
         self._settings = settings
         self._rule = rule
@@ -174,7 +174,7 @@ class Evidence:
             sentence = self._sentences.sentence(number)
             if sentence is not None:
                 loaded = loaded or load_model(model_folder(self._chain, model))
-                yield sentence, self._judge.decode(model, loaded, [sentence])[0]
+                yield sentence, self._decoder.decode(model, loaded, [sentence])[0]
 
     def _both(
         self, entry: Entry, sentences: list[LoggedSentence], other: int | None = None
@@ -182,7 +182,7 @@ class Evidence:
         """Yield what the parent decodes, or another model, then the model itself."""
         for number in (entry.facts["parent"] if other is None else other, entry.number):
             model = load_model(model_folder(self._chain, number))
-            yield self._judge.decode(number, model, sentences)
+            yield self._decoder.decode(number, model, sentences)
 
     def _kept(self, numbers: Sequence[int], most: int) -> list[LoggedSentence]:
         """Return the latest of some utterances whose features are kept."""
