@@ -7,6 +7,7 @@ Begin with:
 - `llm.large_model`: a large model that ranks the sentences of a finished search.
 - `llm.fusion`: a large model that takes part in the search.
 - `llm.finetune`: a large model learns from one's own sentences.
+- `kaldi.folder`: a published Kaldi folder becomes a language-model directory.
 - `neural.train_neural`: a small model, trained from text on a processor.
 - `ensemble.combine`: one sentence from those of several systems.
 - `ensemble.results`: the same for whole evaluations.

@@ -688,7 +688,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def kaldi() -> Path:
-    return TESTS / "kaldi" / "new"
+    return Path(__file__).parents[1] / "lm" / "kaldi" / "new"
 
 
 @pytest.fixture(scope="module")

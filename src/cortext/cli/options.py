@@ -105,7 +105,7 @@ def _options(cls: Any) -> list[Parameter]:
     return [
         _option(name, hints[name], default)
         for name, default in defaults.items()
-        if _is_option(hints[name])
+        if any(isinstance(each, Setting | ParameterInfo) for each in _metadata(hints[name]))
     ]
 
 
@@ -117,7 +117,7 @@ def _default(field: Field[Any]) -> Any:
 
 def _option(name: str, hint: Any, default: Any) -> Parameter:
     """Return a parameter as Typer reads it; one without a `Setting` stays as it is."""
-    setting = _setting(hint)
+    setting = next((each for each in _metadata(hint) if isinstance(each, Setting)), None)
     if setting is not None:
         # Without its name a switch would get a second form, `--no-...`.
         flag = f"--{name.replace('_', '-')}"
@@ -127,14 +127,6 @@ def _option(name: str, hint: Any, default: Any) -> Parameter:
         hint = Annotated[setting.kind or hint.__origin__, info]
     # Keyword-only parameters may stand in any order, with defaults and without.
     return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=hint)
-
-
-def _is_option(hint: Any) -> bool:
-    return any(isinstance(each, Setting | ParameterInfo) for each in _metadata(hint))
-
-
-def _setting(hint: Any) -> Setting | None:
-    return next((each for each in _metadata(hint) if isinstance(each, Setting)), None)
 
 
 def _metadata(hint: Any) -> tuple[Any, ...]:

@@ -48,7 +48,6 @@ COMMANDS: Headings = {
                 "build": "cortext.cli.lm.build",
                 "info": "cortext.cli.lm.info",
                 "score": "cortext.cli.lm.score",
-                "import": "cortext.cli.lm.import_folder",
             },
         ),
     },

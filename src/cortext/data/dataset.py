@@ -356,16 +356,11 @@ def open_session_files(root: str | Path, *, limits: Limits = LIMITS) -> Dataset:
     root = as_path(root, "data")
     check_type(limits, Limits, "limits", "Limits")
     sessions = find_sessions(root)
-    table = next(
-        (path for path in (root / DESCRIPTION, root.parent / DESCRIPTION) if _is_given(path)), None
-    )
+    places = (root / DESCRIPTION, root.parent / DESCRIPTION)
+    # A link that leads nowhere is one, too: reading it says so.
+    table = next((path for path in places if path.is_file() or path.is_symlink()), None)
     description = tuple(read_description(table)) if table else ()
     return Dataset(root, sessions, description, limits, Conventions.read(root))
-
-
-def _is_given(path: Path) -> bool:
-    """Return whether a file is there, or a link to one; reading it says that it leads nowhere."""
-    return path.is_file() or path.is_symlink()
 
 
 _IMPORTED = ("*.mat", "*.nwb")

@@ -110,15 +110,11 @@ def _writers(place: tuple[int, int]) -> Iterator[int]:
         try:
             for link in (process / "fd").iterdir():
                 state = link.stat()
-                if (state.st_dev, state.st_ino) == place and _writes(link):
+                writes = link.lstat().st_mode & stat.S_IWUSR  # the link says what its process may
+                if (state.st_dev, state.st_ino) == place and writes:
                     yield int(process.name)
         except OSError:  # of another user, or gone
             continue
-
-
-def _writes(link: Path) -> bool:
-    """Return whether a descriptor of a process writes: its link says so."""
-    return bool(link.lstat().st_mode & stat.S_IWUSR)
 
 
 def _lockers(place: tuple[int, int]) -> Iterator[int]:

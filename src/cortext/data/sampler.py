@@ -63,12 +63,11 @@ class DayBalancedSampler:
         day_N = days.astype(np.int64)
         batch_size = as_count(batch_size, "batch_size", 1)
         days_per_batch = as_count(days_per_batch, "days_per_batch")
-        seed = as_count(seed, "seed")
         self.days = np.unique(day_N)
         self.batch_size = batch_size
         self.days_per_batch = days_per_batch
         self.length_buckets = length_buckets
-        self._key = seed
+        self._key = as_count(seed, "seed")
         self._check(n_bins_N)
         last = int(self.days[-1]) + 1 if n_days is None else n_days
         self.must_include_days = self._included(must_include_days or (), last)
@@ -81,8 +80,6 @@ class DayBalancedSampler:
             self._trials[day] = trials
 
     def _check(self, n_bins_N: np.ndarray | None) -> None:
-        if self._key < 0:
-            raise ConfigError(f"seed is {self._key}; 0 or more is needed")
         if not 1 <= self.days_per_batch <= self.batch_size:
             found = f"days_per_batch is {self.days_per_batch} and batch_size is {self.batch_size}"
             raise ConfigError(f"{found}; 1 <= days_per_batch <= batch_size is needed")

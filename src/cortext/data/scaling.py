@@ -131,12 +131,9 @@ class Scale:
 
     def __call__(self, x_TC: np.ndarray) -> np.ndarray:
         """Return z-scores, float32 [T, C]."""
-        return _scaled(x_TC - self.mean_C, self.sd_C)
-
-
-def _scaled(rest: np.ndarray, sd: np.ndarray) -> np.ndarray:
-    factor = np.where(sd > MIN_SD, 1 / np.maximum(sd, MIN_SD), 0)
-    return (rest * factor).astype(np.float32)
+        factor_C = np.where(self.sd_C > MIN_SD, 1 / np.maximum(self.sd_C, MIN_SD), 0)
+        z_TC: np.ndarray = (x_TC - self.mean_C) * factor_C
+        return z_TC.astype(np.float32)
 
 
 class RollingZScore:

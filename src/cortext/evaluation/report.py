@@ -91,7 +91,10 @@ def write_report(
         compared=_compared(compared, metrics, inventory),
         groups=_groups(metrics),
         days=_days(metrics, found.trials, inventory),
-        day_rows=_day_rows(metrics),
+        day_rows=[
+            {"name": name, "day": metrics.post_implant_day.get(name), "rates": rates}
+            for name, rates in metrics.per_session.items()
+        ],
         curves=None if run is None else _curves(run / "metrics.jsonl", inventory),
         confidence=_confidence(metrics.confidence),
         confusion=_confusion(confused),
@@ -245,13 +248,6 @@ def _day_axis(
         return days, f"days since {first.isoformat()}", None
     positions = {name: float(number) for number, name in enumerate(sessions)}
     return positions, "session", {position: name for name, position in positions.items()}
-
-
-def _day_rows(metrics: Metrics) -> list[dict[str, Any]]:
-    return [
-        {"name": name, "day": metrics.post_implant_day.get(name), "rates": rates}
-        for name, rates in metrics.per_session.items()
-    ]
 
 
 def _curves(path: Path, inventory: Inventory) -> Markup | None:

@@ -202,7 +202,8 @@ def evaluation_directory(out: str | Path) -> Iterator[Write]:
                 write_report(folder / "report.html", metrics, found, confused, run, compared)
             # Once more: metrics.json has the seconds that writing the report took, too.
             metrics = Metrics(**measured, seconds=_with_total(found.seconds))
-            _write_json(folder / "metrics.json", asdict(metrics))
+            text = json_text(asdict(metrics), indent=2, default=str) + "\n"
+            (folder / "metrics.json").write_text(text, encoding="utf-8")
         return metrics
 
     _check_replaceable(out)
@@ -444,7 +445,3 @@ def _write_confusion(path: Path, confused: Confusion) -> None:
         (name, *counts) for name, counts in zip(names, confused.counts_RH.tolist(), strict=True)
     ]
     path.write_bytes(csv_table(("reference", *confused.symbols, "deleted"), rows))
-
-
-def _write_json(path: Path, mapping: Mapping[str, Any]) -> None:
-    path.write_text(json_text(mapping, indent=2, default=str) + "\n", encoding="utf-8")

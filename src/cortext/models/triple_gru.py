@@ -226,7 +226,6 @@ class TripleGRU(DayLayers):
         self, config: TripleGRUConfig, *, n_features: int, n_days: int, n_classes: int
     ) -> None:
         super().__init__(config, n_features=n_features, n_days=n_days)
-        as_count(n_classes, "n_classes", 1)
         self.noise_model = NoiseModel(config, n_features=n_features)
         self.clean_speech_model = CleanSpeechModel(
             config, n_features=n_features, n_classes=n_classes

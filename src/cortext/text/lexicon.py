@@ -76,17 +76,13 @@ def _encoded(pronunciation: Sequence[str], codes: Mapping[str, str], inventory: 
     except KeyError as error:
         symbol = error.args[0]
         if symbol in inventory.index:
-            role = _role(symbol, inventory)
+            role = next(role for role, each in inventory.roles.items() if each == symbol)
             raise TextError(
                 f"unknown {inventory.unit} {symbol!r}: it is the {role}, which is in no"
                 " pronunciation",
                 fix="leave it out",
             ) from None
         raise inventory.unknown(symbol) from None
-
-
-def _role(symbol: str, inventory: Inventory) -> str:
-    return next(role for role, each in inventory.roles.items() if each == symbol)
 
 
 def decode(code: str, inventory: Inventory = RELEASE) -> Pronunciation:

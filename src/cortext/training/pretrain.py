@@ -193,15 +193,10 @@ class PretrainValidator(LossValidator):
             return forward(replace(batch, x_BTC=seen_BTC))
 
         n_features = batch.x_BTC.shape[2]
-        draws_BC = torch.stack(
-            [torch.rand(n_features, generator=_of_trial(i)) for i in batch.indices.tolist()]
-        )
+        generators = [torch.Generator().manual_seed(i) for i in batch.indices.tolist()]
+        draws_BC = torch.stack([torch.rand(n_features, generator=each) for each in generators])
         hidden_BC = to_device(draws_BC < self.loss.share, batch.x_BTC.device)
         return self.loss.of(network, batch, hidden_BC)
-
-
-def _of_trial(i: int) -> torch.Generator:
-    return torch.Generator().manual_seed(i)
 
 
 @register_task(PRETRAIN)

@@ -68,7 +68,8 @@ def train(
         _check_window(profile_steps, config.num_training_batches)
         with disk_errors(Path(profile)):
             Path(profile).mkdir(parents=True, exist_ok=True)
-    with _trainer_of(data)(
+    trainer_of: Callable[..., Trainer] = JointTrainer if isinstance(data, Mapping) else Trainer
+    with trainer_of(
         config,
         data,
         out,
@@ -87,11 +88,6 @@ def train(
         summary = trainer.run(profile=tracing)
     assert summary is not None  # it has run to the end
     return summary
-
-
-def _trainer_of(data: Given) -> Callable[..., Trainer]:
-    """Return the trainer of one participant, or that of several."""
-    return JointTrainer if isinstance(data, Mapping) else Trainer
 
 
 def _check_window(profile_steps: tuple[int, int], left: int) -> None:

@@ -101,13 +101,13 @@ def lm_server(
     acoustic_scale=0.35
     """
     from cortext.decoding import Decoder
-    from cortext.decoding.ngram.kaldi import converted
     from cortext.evaluation.confidence import RAW
     from cortext.evaluation.decoder_options import options_for
     from cortext.processes import stop_event
     from cortext_live.core.decoder import no_long_pauses, with_llm
     from cortext_live.core.log import event, open_log
     from cortext_live.lm_server.server import LMServer, make_protocol
+    from cortext_lm.kaldi.folder import converted
 
     with (
         open_log(log, log_text),

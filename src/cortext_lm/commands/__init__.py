@@ -10,6 +10,7 @@ COMMANDS: Headings = {
         "lm": Group(
             "",
             {
+                "import": "cortext_lm.commands.kaldi.import_folder",
                 "train-neural": "cortext_lm.commands.neural.train",
                 "compare": "cortext_lm.commands.neural.compare",
             },

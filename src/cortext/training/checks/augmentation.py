@@ -15,8 +15,9 @@ from cortext.features import build_augmentations
 from cortext.features.augment import AUGMENTATIONS
 from cortext.plugins import place
 from cortext.training.checks.made_up import seed_generators, separate_random_numbers
-from cortext.training.checks.report import CheckResult, Named, NotChecked, Report, examine
+from cortext.training.checks.report import CheckResult, NotChecked, Report, examine, methods
 
+AUGMENTATION_CHECKS = ("shape", "input", "random numbers", "padding", "GPU")
 N_FEATURES = 8
 N_BINS = (50, 37, 21)
 """Bins of the made-up trials."""
@@ -32,9 +33,9 @@ def check_augmentation(config: Any, report: Report | None = None) -> list[CheckR
         report: Called with each result when it is there.
     """
     cls = AUGMENTATIONS[config.kind]
-    checks = AugmentationChecks(config, N_FEATURES)
+    checks = methods(AugmentationChecks(config, N_FEATURES), *AUGMENTATION_CHECKS)
     with separate_random_numbers():
-        return examine(f"augmentation {config.kind}", checks.all(), [cls], report=report)
+        return examine(f"augmentation {config.kind}", checks, [cls], report=report)
 
 
 class AugmentationChecks:
@@ -54,16 +55,6 @@ class AugmentationChecks:
         inside_BT = torch.arange(shape[1]) < self.n_bins_B[:, None]
         self.inside_BT1 = inside_BT[..., None]
         self.x_BTC = torch.from_numpy(rng.normal(size=shape).astype(np.float32)) * self.inside_BT1
-
-    def all(self) -> list[Named]:
-        """Return the checks."""
-        return [
-            ("shape", self.shape),
-            ("input", self.input),
-            ("random numbers", self.random_numbers),
-            ("padding", self.padding),
-            ("GPU", self.gpu),
-        ]
 
     def shape(self) -> str:
         """Check shape, type and values of the result."""

@@ -7,9 +7,6 @@ import logging
 import time
 from typing import Any
 
-import torch
-from torch import nn
-
 from cortext.arguments import check_type
 from cortext.errors import ConfigError, first_line
 from cortext.features.augment import AUGMENTATIONS
@@ -18,11 +15,11 @@ from cortext.models.card import CTC
 from cortext.models.precision import full_float32
 from cortext.plugins import is_own
 from cortext.processes import threads
-from cortext.training.checks.augmentation import AugmentationChecks
-from cortext.training.checks.loss import LossChecks
+from cortext.training.checks.augmentation import AUGMENTATION_CHECKS, AugmentationChecks
+from cortext.training.checks.loss import CHEAP_CHECKS, LossChecks
 from cortext.training.checks.made_up import separate_random_numbers
-from cortext.training.checks.network import NetworkChecks
-from cortext.training.checks.report import CheckResult, examine
+from cortext.training.checks.network import FORWARD, LEARNING, NetworkChecks
+from cortext.training.checks.report import CheckResult, examine, methods
 from cortext.training.config import TrainConfig
 from cortext.training.loss import build_loss, loss_kind
 
@@ -64,14 +61,15 @@ def examine_first(config: TrainConfig, model: AcousticModel) -> list[CheckResult
         for augmentation in config.dataset.augmentations:
             cls = AUGMENTATIONS[augmentation.kind]
             if is_own(cls):
-                checks = AugmentationChecks(augmentation, model.n_features).all()
+                made = AugmentationChecks(augmentation, model.n_features)
+                checks = methods(made, *AUGMENTATION_CHECKS)
                 found += examine(f"augmentation {augmentation.kind}", checks, [cls], until_s)
         if is_own(model.network) or (loss is not None and is_own(loss)):
             found += _of_network(config, model, loss, until_s)
     for check in found:
         if check.status == "FAIL" and check.name in WARNED:
             logging.getLogger(__name__).warning("%s: %s", check.subject, check.found)
-        elif check.status == "not checked" and check.name not in ("GPU",):
+        elif check.status == "not checked" and check.name != "GPU":
             logging.getLogger(__name__).warning(str(check))
         elif check.status == "FAIL":
             raise ConfigError(
@@ -85,48 +83,35 @@ def _of_network(
     config: TrainConfig, model: AcousticModel, loss: Any, until_s: float
 ) -> list[CheckResult]:
     kind = config.model.kind
+    shared: dict[int, Any] = {id(weights): weights for weights in model.network.parameters()}
     try:
-        network = _with_shared_weights(model.network)
+        network = copy.deepcopy(model.network, shared)  # the weights are not copied
     # Anything may be raised by a user's own class that cannot be copied.
     except Exception as error:
         reason = f"it cannot be copied: {first_line(error)}"
         return [CheckResult(f"model {kind}", "shapes", "not checked", reason)]
-    n_classes = len(model.inventory)
+    sizes = {
+        "n_features": model.n_used_features,
+        "n_days": len(model.sessions),
+        "n_classes": len(model.inventory),
+    }
     is_large = sum(parameter.numel() for parameter in network.parameters()) > LARGE
     try:
         checks = NetworkChecks(
             network,
-            n_features=model.n_used_features,
-            n_days=len(model.sessions),
-            n_classes=n_classes,
+            **sizes,
             loss=config.loss,
             inventory=model.inventory,
             frames=FRAMES[is_large],
             tolerance=TOLERANCE,
         )
-        named = checks.cheap() if loss is not None else checks.forward_only()
+        names = FORWARD if loss is None else (*FORWARD, *LEARNING, "tensors")
         blamed = [network] if loss is None else [network, loss]
-        found = examine(f"model {kind}", named, blamed, until_s)
+        found = examine(f"model {kind}", methods(checks, *names), blamed, until_s)
         if loss is not None and is_own(loss) and all(check.status == "PASS" for check in found[:3]):
-            losses = LossChecks(
-                loss,
-                network.eval(),
-                n_features=model.n_used_features,
-                n_days=len(model.sessions),
-                n_classes=n_classes,
-            )
-            found += examine(
-                f"loss {loss_kind(config.loss, kind)}", losses.cheap(), blamed, until_s
-            )
+            named = methods(LossChecks(loss, network.eval(), **sizes), *CHEAP_CHECKS)
+            found += examine(f"loss {loss_kind(config.loss, kind)}", named, blamed, until_s)
     finally:
         for parameter in network.parameters():
             parameter.grad = None
     return found
-
-
-def _with_shared_weights(network: nn.Module) -> nn.Module:
-    """Copy a network with its buffers and whatever else it keeps, but not its parameters."""
-    shared: dict[int, torch.Tensor] = {
-        id(parameter): parameter for parameter in network.parameters()
-    }
-    return copy.deepcopy(network, shared)

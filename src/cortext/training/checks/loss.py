@@ -5,7 +5,8 @@ B trials, P frames.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -24,9 +25,12 @@ from cortext.training.checks.made_up import (
     separate_random_numbers,
 )
 from cortext.training.checks.network import no_gradient
-from cortext.training.checks.report import CheckResult, Named, Report, examine
+from cortext.training.checks.report import CheckResult, Named, Report, examine, methods
 from cortext.training.loss import LOSSES, build_loss, check_losses
 
+CHEAP_CHECKS = ("values", "repeats", "padding")
+"""Checks that training begins with."""
+ALL_CHECKS = (*CHEAP_CHECKS, "empty label", "long label", "gradients")
 N_FEATURES = 8
 FRAMES = (15, 9, 5)
 """Frames of the trials; none is the number of trials or of their bins."""
@@ -42,23 +46,22 @@ def check_loss(config: Any, model: Any, report: Report | None = None) -> list[Ch
         model: Settings of a model that it trains.
         report: Called with each result when it is there.
     """
-    cls = LOSSES[config.kind]
-    subject = f"loss {config.kind}"
     built: list[LossChecks] = []
 
     def build() -> str:
         n_features = model.n_input_features or N_FEATURES
         sizes = {"n_features": n_features, "n_days": 2, "n_classes": len(RELEASE)}
         network = build_model(model, **sizes).eval()
-        loss = build_loss(config, model.kind)
-        built.append(LossChecks(loss, network, **sizes))
+        built.append(LossChecks(build_loss(config, model.kind), network, **sizes))
         return f"with model {model.kind}"
 
+    def checks() -> Iterator[Named]:
+        yield "builds", build
+        for each in built:
+            yield from methods(each, *ALL_CHECKS)
+
     with separate_random_numbers(), full_float32():
-        found = examine(subject, [("builds", build)], [cls], report=report)
-        if built:
-            found += examine(subject, built[0].thorough(), [cls], report=report)
-    return found
+        return examine(f"loss {config.kind}", checks(), [LOSSES[config.kind]], report=report)
 
 
 class LossChecks:
@@ -78,24 +81,14 @@ class LossChecks:
         self.loss = loss
         self.network = network
         self.where = place(loss)
-        self.n_features = n_features
-        self.n_days = n_days
         self.n_classes = n_classes
         self.n_calls = 0
-        self.batch = self._make()
-
-    def cheap(self) -> list[Named]:
-        """Return the checks that training begins with."""
-        return [("values", self.values), ("repeats", self.repeats), ("padding", self.padding)]
-
-    def thorough(self) -> list[Named]:
-        """Return all checks."""
-        return [
-            *self.cheap(),
-            ("empty label", self.empty_label),
-            ("long label", self.long_label),
-            ("gradients", self.gradients),
-        ]
+        n_bins = [bins_for(network, n) for n in FRAMES]
+        days = [0, n_days - 1, 0]
+        self.make = partial(
+            make_batch, network, n_bins, n_features=n_features, n_classes=n_classes, days=days
+        )
+        self.batch = self.make()
 
     def values(self) -> str:
         """Check names, shapes and types at the begin and the end of a training."""
@@ -120,7 +113,7 @@ class LossChecks:
         noisy = TrainBatch(**vars(self.batch) | {"labels_BU": labels_BU})
         changes = {
             "what the padding holds": self._values(noisy, self._with_noise)["loss"],
-            "more padding": self._values(self._make(more_bins=40))["loss"],
+            "more padding": self._values(self.make(more_bins=40))["loss"],
         }
         worst = 0.0
         for name, changed in changes.items():
@@ -156,26 +149,20 @@ class LossChecks:
 
     def empty_label(self) -> str:
         """Check that a trial without phonemes has a finite loss."""
-        losses = self._values(self._make(n_labels=[2, 0, 1]))
+        losses = self._values(self.make(n_labels=[2, 0, 1]))
         if not bool(losses["loss"].isfinite().all()):
             raise ConfigError("a trial with an empty label has no finite loss", where=self.where)
         return f"its loss is {float(losses['loss'][1]):.3g}"
 
     def long_label(self) -> str:
         """Check that a label longer than its frames harms no other trial."""
-        loss_B = self._values(self._make(n_labels=[2, 2 * FRAMES[1], 1]))["loss"]
+        loss_B = self._values(self.make(n_labels=[2, 2 * FRAMES[1], 1]))["loss"]
         if not bool(loss_B[[0, 2]].isfinite().all()):
             what = "a label longer than its frames makes the loss of other trials not finite"
             raise ConfigError(what, where=self.where, fix="compute each trial on its own")
         return f"its loss is {float(loss_B[1]):.3g}, the others are finite"
 
-    def _make(self, **settings: Any) -> TrainBatch:
-        n_bins = [bins_for(self.network, n) for n in FRAMES]
-        settings |= {"n_features": self.n_features, "n_classes": self.n_classes}
-        return make_batch(self.network, n_bins, days=[0, self.n_days - 1, 0], **settings)
-
     def _values(self, *arguments: Any, **settings: Any) -> dict[str, torch.Tensor]:
-        """Return `_losses` without their gradient."""
         return {name: x.detach() for name, x in self._losses(*arguments, **settings).items()}
 
     def _losses(

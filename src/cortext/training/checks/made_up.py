@@ -1,4 +1,4 @@
-"""Made-up trials for checks, and random numbers that leave the program's own alone.
+"""Small models and made-up trials for checks; random numbers that leave the program's own alone.
 
 B trials, T bins, C features, P frames, U labels, V tokens.
 """
@@ -13,10 +13,26 @@ from typing import Any
 import numpy as np
 import torch
 
+from cortext.models import GRUConfig, TransformerConfig, TripleGRUConfig
 from cortext.models.card import patch_shape
+from cortext.models.transformer import EmbeddingConfig
 from cortext.training.batches import TrainBatch
 from cortext.training.distributed import own_random_numbers
 
+SMALL = {
+    "gru": GRUConfig(n_units=16, n_layers=2),
+    "transformer": TransformerConfig(
+        n_units=16,
+        n_layers=2,
+        n_heads=2,
+        head_units=8,
+        context_frames=6,
+        input_network=EmbeddingConfig(day_layer="affine"),
+    ),
+    "triple_gru": TripleGRUConfig(noise_units=10, clean_units=16, noisy_units=8),
+}
+"""Every shipped model, quick to run: the tests of all models use them, and losses are checked with
+them."""
 LONGEST = 10_000
 """Most bins that are tried for a number of frames."""
 

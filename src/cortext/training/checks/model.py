@@ -6,8 +6,7 @@ B trials, T bins, C features, P frames, V tokens.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from cortext.data.trial import BIN_MS
 from cortext.errors import ConfigError
 from cortext.features import gaussian_kernel
 from cortext.models import MODELS, AcousticModel, build_model, load_model, model_config, save_model
-from cortext.models.card import Smoothing, patch_shape
+from cortext.models.card import Smoothing
 from cortext.models.onnx import export_onnx
 from cortext.models.precision import full_float32
 from cortext.models.registry import Output, check_output
@@ -28,9 +27,18 @@ from cortext.models.stepper import patches_of
 from cortext.models.stepping import TorchStepper
 from cortext.plugins import place
 from cortext.text.inventory import RELEASE
+from cortext.training.batches import TrainBatch
 from cortext.training.checks.made_up import separate_random_numbers
-from cortext.training.checks.network import NetworkChecks, difference
-from cortext.training.checks.report import CheckReport, Named, NotChecked, Report, examine, skip
+from cortext.training.checks.network import FORWARD, LEARNING, NetworkChecks, difference
+from cortext.training.checks.report import (
+    CheckReport,
+    Named,
+    NotChecked,
+    Report,
+    examine,
+    methods,
+    skip,
+)
 
 SESSIONS = ("made-up-1", "made-up-2", "made-up-3")
 N_FEATURES = 8
@@ -66,35 +74,32 @@ def check_model(
     if isinstance(model, type):
         model = next((kind for kind, cls in MODELS.items() if cls is model), model.__name__)
     config = model_config({"kind": model} if isinstance(model, str) else model)
-    cls = MODELS[config.kind]
     n_features = config.n_input_features or N_FEATURES
+    sizes: dict[str, Any] = {
+        "n_features": n_features,
+        "n_days": len(SESSIONS),
+        "n_classes": len(RELEASE),
+    }
+    built: list[nn.Module] = []
+
+    def checks() -> Iterator[Named]:
+        yield "builds", lambda: _builds(config, sizes, built)
+        for network in built:
+            all_checks = ModelChecks(network, **sizes, loss=loss)
+            yield from all_checks.thorough(smoothing or Smoothing(), onnx)
+
     with separate_random_numbers(), full_float32():
-        built: list[nn.Module] = []
-        build = partial(_build, config, n_features)
-        first: list[Named] = [("builds", lambda: _builds(config, build, built))]
-        subject = f"model {config.kind}"
-        found = examine(subject, first, [cls], report=report)
-        if built:
-            checks = ModelChecks(
-                built[0],
-                n_features=n_features,
-                n_days=len(SESSIONS),
-                n_classes=len(RELEASE),
-                loss=loss,
-            )
-            named = checks.thorough(smoothing or Smoothing(), onnx)
-            found += examine(subject, named, [cls], report=report)
+        blamed = [MODELS[config.kind]]
+        found = examine(f"model {config.kind}", checks(), blamed, report=report)
     return CheckReport(tuple(found))
 
 
-def _build(config: Any, n_features: int, seed: int, n_classes: int = len(RELEASE)) -> nn.Module:
-    torch.default_generator.manual_seed(seed)
-    sizes = {"n_features": n_features, "n_days": len(SESSIONS), "n_classes": n_classes}
-    return build_model(config, **sizes)
+def _builds(config: Any, sizes: dict[str, Any], built: list[nn.Module]) -> str:
+    def build(n_classes: int = len(RELEASE)) -> nn.Module:
+        torch.default_generator.manual_seed(0)
+        return build_model(config, **sizes | {"n_classes": n_classes})
 
-
-def _builds(config: Any, build: Callable[..., nn.Module], built: list[nn.Module]) -> str:
-    network = build(0)
+    network = build()
     where = place(network, "__init__")
     if not isinstance(network, nn.Module):
         raise ConfigError("the class is no torch.nn.Module", where=where, fix="make it a subclass")
@@ -104,12 +109,12 @@ def _builds(config: Any, build: Callable[..., nn.Module], built: list[nn.Module]
     if model_config(to_mapping(config)) != config:
         what = "its settings change when they are written to YAML and read again"
         raise ConfigError(what, where=where, fix="give every field a plain type")
-    pairs = zip(network.state_dict().values(), build(0).state_dict().values(), strict=True)
+    pairs = zip(network.state_dict().values(), build().state_dict().values(), strict=True)
     if not all(torch.equal(a, b) for a, b in pairs):
         what = "two models of one seed have different first weights"
         raise ConfigError(what, where=where, fix="draw them with torch's global generator")
     n_classes = len(RELEASE)
-    if _shapes(build(0, n_classes=n_classes + 1)) == _shapes(network):
+    if _shapes(build(n_classes + 1)) == _shapes(network):
         what = f"a model of {n_classes + 1} tokens has the same weights as one of {n_classes}"
         raise ConfigError(what, where=where, fix="make as many logits as n_classes says")
     with torch.no_grad():
@@ -131,16 +136,11 @@ class ModelChecks(NetworkChecks):
     def thorough(self, smoothing: Smoothing, onnx: bool) -> list[Named]:
         """Return all checks; see `check_model` for the arguments."""
         return [
-            *self.forward_only(),
-            ("long trials", self.long_trials),
+            *methods(self, *FORWARD, "long trials"),
             ("look-ahead", lambda: self.look_ahead(smoothing)),
-            ("pieces", self.pieces),
-            ("live steps", self.live_steps),
-            ("tensors", self.tensors),
+            *methods(self, "pieces", "live steps", "tensors"),
             ("ONNX", lambda: self.onnx() if onnx else skip("it was switched off")),
-            *self.training(),
-            ("bfloat16", self.bfloat16),
-            ("save and load", self.save_and_load),
+            *methods(self, *LEARNING, "bfloat16", "save and load"),
         ]
 
     def bfloat16(self) -> str:
@@ -170,7 +170,7 @@ class ModelChecks(NetworkChecks):
             kernel = gaussian_kernel(smoothing.smooth_kernel_std, smoothing.smooth_kernel_size)
             ahead = len(kernel) // 2
         smooths = f"smoothing looks {ahead} bins ahead ({ahead * BIN_MS:g} ms of {BIN_MS} ms bins)"
-        size, stride = patch_shape(self.network.config.patch_size, self.network.config.patch_stride)
+        size, stride = self.patch_size, self.stride
         n_bins = int(self.batch.n_bins_B[0])
         n_frames = int(self.network.n_patches(n_bins))
         one = self.trial(0)
@@ -200,11 +200,8 @@ class ModelChecks(NetworkChecks):
     @torch.no_grad()
     def pieces(self) -> str:
         """Check that a trial in pieces, with the state carried over, gives the whole trial."""
-        one = self.trial(0)
-        whole = self.run(one, one.x_BTC)
-        if whole.state is None:
-            raise NotChecked("it returns no state")
-        size, stride = patch_shape(self.network.config.patch_size, self.network.config.patch_stride)
+        one, whole = self._with_state()
+        size, stride = self.patch_size, self.stride
         n_frames = whole.logits.shape[1]
         worst = 0.0
         for at_once in (1, 4):
@@ -217,33 +214,22 @@ class ModelChecks(NetworkChecks):
                 output = check_output(self.network, found, shape, shape[1])
                 state = output.state
                 worst = max(worst, difference(output.logits, whole.logits[:, first : last + 1]))
-        if worst > self.allowed(whole.logits):
-            what = f"a trial in pieces gives other logits than the whole, by up to {worst:.2g}"
-            fix = "begin where the given state ends, and return all that the next piece needs"
-            raise ConfigError(what, where=self.where, fix=fix)
-        same = "; first_state begins a trial" if self._begins_with_first_state(whole) else ""
-        return f"pieces of 1 and 4 patches differ from the whole by {worst:.1e}{same}"
-
-    def _begins_with_first_state(self, whole: Output) -> bool:
+        what = "a trial in pieces gives other logits than the whole"
+        fix = "begin where the given state ends, and return all that the next piece needs"
+        self.refuse_above(worst, whole.logits, what, fix=fix)
+        note = f"pieces of 1 and 4 patches differ from the whole by {worst:.1e}"
         if not hasattr(self.network, "first_state"):
-            return False
-        one = self.trial(0)
+            return note
         found = self.network(one.x_BTC, one.day_B, self.network.first_state(1))[0]
-        worst = difference(found, whole.logits)
-        if worst > self.allowed(whole.logits):
-            what = f"a trial begun with it has other logits than one without, by up to {worst:.2g}"
-            raise ConfigError(what, where=place(self.network, "first_state"))
-        return True
+        what = "a trial begun with it has other logits than one without"
+        where = place(self.network, "first_state")
+        self.refuse_above(difference(found, whole.logits), whole.logits, what, where=where)
+        return f"{note}; first_state begins a trial"
 
     def live_steps(self) -> str:
         """Check that steps as in live decoding give the whole trial."""
-        one = self.trial(0)
-        with torch.no_grad():
-            whole = self.run(one, one.x_BTC)
-        if whole.state is None:
-            raise NotChecked("it returns no state")
-        model = self._acoustic_model()
-        stepper = TorchStepper(model, SESSIONS[0])
+        one, whole = self._with_state()
+        stepper = TorchStepper(self._acoustic_model(), SESSIONS[0])
         worst = 0.0
         patches = patches_of(stepper, one.x_BTC[0].numpy())
         for bins_SC, logits_V in zip(patches, whole.logits[0], strict=True):
@@ -256,10 +242,13 @@ class ModelChecks(NetworkChecks):
 
     def save_and_load(self) -> str:
         """Check that a model that was trained for a step has the same logits when it is read."""
-        if MODELS.get(self.kind) is not type(self.network):
-            raise NotChecked("its class is not registered")
-        self._train_a_step()
+        self._must_be_registered()
+        self.backward()
         with tempfile.TemporaryDirectory() as folder, torch.no_grad():
+            for parameter in self.network.parameters():
+                if parameter.grad is not None:
+                    parameter.sub_(parameter.grad.clamp(-1, 1), alpha=0.01)
+            self.network.zero_grad()
             save_model(self._acoustic_model(), folder)
             torch.default_generator.manual_seed(1)  # what is drawn and not saved must differ
             loaded = load_model(folder).network
@@ -278,20 +267,24 @@ class ModelChecks(NetworkChecks):
         """Check the exported graph of a step."""
         if not hasattr(self.network, "first_state"):
             raise NotChecked("the model has no first_state, which an export needs")
-        if MODELS.get(self.kind) is not type(self.network):
-            raise NotChecked("its class is not registered")
+        self._must_be_registered()
         with tempfile.TemporaryDirectory() as folder:
             save_model(self._acoustic_model(), folder)
             exported = export_onnx(folder, Path(folder, "onnx"))
         return f"graph and torch differ by {exported.graphs['fp32']['largest_difference']:.1e}"
 
-    def _train_a_step(self) -> None:
-        self.backward()
-        with torch.no_grad():
-            for parameter in self.network.parameters():
-                if parameter.grad is not None:
-                    parameter.sub_(parameter.grad.clamp(-1, 1), alpha=0.01)
-        self.network.zero_grad()
+    def _must_be_registered(self) -> None:
+        if MODELS.get(self.kind) is not type(self.network):
+            raise NotChecked("its class is not registered")
+
+    @torch.no_grad()
+    def _with_state(self) -> tuple[TrainBatch, Output]:
+        """Return the longest trial and its output, which has a state."""
+        one = self.trial(0)
+        whole = self.run(one, one.x_BTC)
+        if whole.state is None:
+            raise NotChecked("it returns no state")
+        return one, whole
 
     def _acoustic_model(self) -> AcousticModel:
         return AcousticModel(

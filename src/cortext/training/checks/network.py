@@ -21,9 +21,11 @@ from cortext.plugins import place
 from cortext.text.inventory import RELEASE, Inventory
 from cortext.training.batches import TrainBatch
 from cortext.training.checks.made_up import bins_for, make_batch
-from cortext.training.checks.report import Named
 from cortext.training.loss import build_loss, check_losses
 
+FORWARD = ("shapes", "repeats", "padding")
+"""Checks that need no loss."""
+LEARNING = ("gradients", "unused parameters")
 TOLERANCE = 1e-5
 """Largest difference between logits that should be equal, times the largest logit above 1."""
 
@@ -64,31 +66,16 @@ class NetworkChecks:
         self.tolerance = tolerance
         self.make = partial(make_batch, network, n_features=n_features, n_classes=n_classes)
         self.frames = frames
+        config = network.config
+        self.patch_size, self.stride = patch_shape(config.patch_size, config.patch_stride)
 
     @cached_property
     def batch(self) -> TrainBatch:
         """Trials of different lengths and days; the longest has bins after its last patch."""
         days = [0, self.n_days - 1, self.n_days // 2]
-        config = self.network.config
         n_bins = [bins_for(self.network, n) for n in self.frames]
-        n_bins[0] += patch_shape(config.patch_size, config.patch_stride)[1] - 1
+        n_bins[0] += self.stride - 1
         return self.make(n_bins, days=days[: len(n_bins)])
-
-    def forward_only(self) -> list[Named]:
-        """Return the checks that need no loss."""
-        return [("shapes", self.shapes), ("repeats", self.repeats), ("padding", self.padding)]
-
-    def training(self) -> list[Named]:
-        """Return the checks of gradients."""
-        return [("gradients", self.gradients), ("unused parameters", self.unused)]
-
-    def cheap(self) -> list[Named]:
-        """Return the checks that training begins with."""
-        return [
-            *self.forward_only(),
-            *self.training(),
-            ("tensors", self.tensors),
-        ]
 
     @torch.no_grad()
     def shapes(self) -> str:
@@ -138,14 +125,12 @@ class NetworkChecks:
     def padding(self) -> str:
         """Check that a batch gives the logits of single trials."""
         logits_BPV = self.output(self.batch).logits
-        worst = 0.0
-        for i in range(len(self.batch)):
-            alone_PV = self.output(self.trial(i)).logits[0]
-            worst = max(worst, difference(logits_BPV[i, : len(alone_PV)], alone_PV))
-        if worst > self.allowed(logits_BPV):
-            what = f"a batch gives other logits than single trials, by up to {worst:.2g}"
-            fix = "let no frame depend on padding: n_patches_B says where it begins"
-            raise ConfigError(what, where=self.where, fix=fix)
+        alone = [self.output(self.trial(i)).logits[0] for i in range(len(self.batch))]
+        pairs = zip(logits_BPV, alone, strict=True)
+        worst = max(difference(logits_PV[: len(one_PV)], one_PV) for logits_PV, one_PV in pairs)
+        what = "a batch gives other logits than single trials"
+        fix = "let no frame depend on padding: n_patches_B says where it begins"
+        self.refuse_above(worst, logits_BPV, what, fix=fix)
         return f"a batch and single trials differ by {worst:.1e}"
 
     def gradients(self) -> str:
@@ -166,7 +151,7 @@ class NetworkChecks:
                 raise ConfigError(what, where=place(self.network, "__init__"), fix=fix)
         return f"finite; the loss is {float(losses['loss'].mean()):.3g} a trial"
 
-    def unused(self) -> str:
+    def unused_parameters(self) -> str:
         """Check that every parameter that learns has got a gradient from `gradients`."""
         learns = {name: p for name, p in self.network.named_parameters() if p.requires_grad}
         idle = [name for name, parameter in learns.items() if parameter.grad is None]
@@ -232,6 +217,11 @@ class NetworkChecks:
         losses["loss"].mean().backward()  # type: ignore[no-untyped-call]
         self.network.eval()
         return {name: loss_B.detach() for name, loss_B in losses.items()}
+
+    def refuse_above(self, worst: float, logits: torch.Tensor, what: str, **rest: Any) -> None:
+        """Raise ConfigError if logits differ from `logits` by more than allowed."""
+        if worst > self.allowed(logits):
+            raise ConfigError(f"{what}, by up to {worst:.2g}", **{"where": self.where} | rest)
 
     def allowed(self, logits: torch.Tensor) -> float:
         """Return the largest difference from these logits that is none."""

@@ -3,41 +3,26 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from cortext.errors import ConfigError, first_line
 from cortext.features.augment import AUGMENTATIONS
-from cortext.models import MODELS, GRUConfig, TransformerConfig, TripleGRUConfig
+from cortext.models import MODELS
 from cortext.models.card import Smoothing
-from cortext.models.transformer import EmbeddingConfig
 from cortext.plugins import load_plugin, place
 from cortext.training.backend import DeviceSpec
 from cortext.training.checks.augmentation import check_augmentation
 from cortext.training.checks.loss import check_loss
+from cortext.training.checks.made_up import SMALL
 from cortext.training.checks.model import check_model
-from cortext.training.checks.report import CheckReport, CheckResult, Report, examine, skip
+from cortext.training.checks.network import FORWARD
+from cortext.training.checks.report import CheckReport, CheckResult, Named, Report, examine, skip
 from cortext.training.config import TASKS, TrainConfig, read_train_config
 from cortext.training.loss import LOSSES
 from cortext.training.task import Task
-
-SMALL = {
-    "gru": GRUConfig(n_units=16, n_layers=2),
-    "transformer": TransformerConfig(
-        n_units=16,
-        n_layers=2,
-        n_heads=2,
-        head_units=8,
-        context_frames=6,
-        input_network=EmbeddingConfig(day_layer="affine"),
-    ),
-    "triple_gru": TripleGRUConfig(noise_units=10, clean_units=16, noisy_units=8),
-}
-"""Shipped models, small, with which losses are checked."""
-FORWARD = ("builds", "shapes", "repeats", "padding")
-"""Checks that a model must pass before a loss is checked with it."""
 
 
 def check_plugin(
@@ -145,7 +130,7 @@ def _model_for(kind: str, cls: Any, settings: TrainConfig | None) -> Any:
     """
     if settings is not None and settings.loss is not None and settings.loss.kind == kind:
         return settings.model
-    naming = [name for name, model in MODELS.items() if _default_loss(model) == kind]
+    naming = [name for name, each in MODELS.items() if getattr(each, "default_loss", "") == kind]
     name = (naming or [*getattr(cls, "models", ()), "gru"])[0]
     return SMALL.get(name) or MODELS[name].Config()
 
@@ -153,18 +138,13 @@ def _model_for(kind: str, cls: Any, settings: TrainConfig | None) -> Any:
 def _spoilt(found: Sequence[CheckResult], subject: str) -> str | None:
     """Return why no loss can be checked with a model; None if its forward pass is right."""
     for check in found:
-        if check.subject == subject and check.status == "FAIL" and check.name in FORWARD:
+        needed = check.name in ("builds", *FORWARD)
+        if check.subject == subject and check.status == "FAIL" and needed:
             return f"its {subject} failed: {check.name}"
     return None
 
 
-def _default_loss(model: Any) -> str:
-    return str(getattr(model, "default_loss", ""))
-
-
-def _task_checks(
-    cls: Any, kind: str, settings: TrainConfig | None
-) -> list[tuple[str, Callable[[], str]]]:
+def _task_checks(cls: Any, kind: str, settings: TrainConfig | None) -> list[Named]:
     def interface() -> str:
         where = place(cls, "__init__")
         if not (isinstance(cls, type) and issubclass(cls, Task)):
@@ -183,10 +163,8 @@ def _task_checks(
         cls(settings, DeviceSpec(), None).check()
         return "the configuration is accepted"
 
-    def training() -> str:
-        return skip("model, loss and validation of a task need its data; train two batches")
-
-    return [("interface", interface), ("check", accepts), ("training", training)]
+    untried = "model, loss and validation of a task need its data; train two batches"
+    return [("interface", interface), ("check", accepts), ("training", lambda: skip(untried))]
 
 
 def _not_registered(

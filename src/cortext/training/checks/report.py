@@ -27,6 +27,11 @@ def skip(reason: str) -> str:
     raise NotChecked(reason)
 
 
+def methods(checks: object, *names: str) -> list[Named]:
+    """Return an object's methods as checks by their names; `long trials` is `long_trials`."""
+    return [(name, getattr(checks, name.lower().replace(" ", "_"))) for name in names]
+
+
 @dataclass(frozen=True)
 class CheckResult:
     """The result of one check.

@@ -49,6 +49,10 @@ FAULTS = {
         ("self.out(hidden_BPD)", "self.out(hidden_BPD.detach())"),
         "model mine: unused parameters: .*Recurrent.forward: no gradient reaches gru.weight_ih_l0, gru.weight_hh_l0, gru.bias_ih_l0, gru.bias_hh_l0; .*detach",
     ),
+    "a gradient of the model is not finite": (
+        ("self.out(hidden_BPD)", "self.out(hidden_BPD) + (self.out.weight[0, 0] * 0).sqrt()"),
+        "model mine: gradients: .*Recurrent.forward: the gradient of out.weight is not finite",
+    ),
     "a parameter is not used": (
         ("self.early = ", "self.spare = nn.Linear(3, 3)\n        self.early = "),
         "model mine: unused parameters: .*no gradient reaches spare.weight, spare.bias; ",

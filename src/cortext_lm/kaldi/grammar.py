@@ -14,9 +14,9 @@ from pathlib import Path
 
 import numpy as np
 
-from cortext.decoding.ngram.openfst import Fst
 from cortext.decoding.ngram.vocabulary import LN10, MAX_ORDER
 from cortext.errors import LanguageModelError
+from cortext_lm.kaldi.openfst import Fst
 
 _START_LOG10_PROB = -99.0  # of <s>, which is never asked for
 _EPSILON = 0

@@ -19,12 +19,12 @@ from pathlib import Path
 
 import numpy as np
 
-from cortext.decoding.ngram.grammar import NGrams, Words
-from cortext.decoding.ngram.openfst import Fst
 from cortext.decoding.ngram.vocabulary import LN10
 from cortext.errors import LanguageModelError
 from cortext.text.inventory import LM, SIL
 from cortext.text.lexicon import CODE_OF, Lexicon, decode
+from cortext_lm.kaldi.grammar import NGrams, Words
+from cortext_lm.kaldi.openfst import Fst
 
 ANOTHER = (
     "get the n-gram model itself: cortext fetch lm-5gram OUT, or cortext lm build TEXT --out OUT"

@@ -17,13 +17,13 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from ngram_oracle import NGram, read_arpa
 
-from cortext.decoding.ngram.grammar import Words, read_ngrams
-from cortext.decoding.ngram.kaldi import import_kaldi, read_words, write_arpa
-from cortext.decoding.ngram.openfst import read_fst
 from cortext.errors import LanguageModelError
+from cortext_lm.kaldi.folder import import_kaldi, read_words, write_arpa
+from cortext_lm.kaldi.grammar import Words, read_ngrams
+from cortext_lm.kaldi.openfst import read_fst
 
-KALDI = Path(__file__).parent / "kaldi"
-LMPLZ = Path(__file__).parent / "lmplz"
+KALDI = Path(__file__).parent
+LMPLZ = Path(__file__).parents[2] / "core" / "decoding" / "ngram" / "lmplz"
 SENTENCES = [
     *(LMPLZ / "tiny.txt").read_text().splitlines(),
     "the dog away cat a ran",

@@ -25,10 +25,7 @@ from cortext.decoding.ngram.build import (
 )
 from cortext.decoding.ngram.build_options import BINARIES
 from cortext.decoding.ngram.corpus import silent
-from cortext.decoding.ngram.grammar import NGrams, Words, read_ngrams
-from cortext.decoding.ngram.graph import ANOTHER, read_graph
 from cortext.decoding.ngram.language_model import MODELS, LanguageModel
-from cortext.decoding.ngram.openfst import read_fst
 from cortext.decoding.ngram.vocabulary import BOS, EOS
 from cortext.errors import LanguageModelError, TextError, nearest
 from cortext.files import check_file
@@ -36,6 +33,9 @@ from cortext.processes import Progress
 from cortext.text.inventory import SIL
 from cortext.text.lexicon import Lexicon
 from cortext.text.pronunciation import pronounce
+from cortext_lm.kaldi.grammar import NGrams, Words, read_ngrams
+from cortext_lm.kaldi.graph import ANOTHER, read_graph
+from cortext_lm.kaldi.openfst import read_fst
 
 GRAMMARS = ("G_no_prune.fst", "G.fst")
 GRAPH = "TLG.fst"

@@ -14,12 +14,12 @@ from cortext.cli import run
 from cortext.decoding import Decoder
 from cortext.decoding.fake import fake_log_probs
 from cortext.decoding.ngram import LanguageModel
-from cortext.decoding.ngram.grammar import Words
-from cortext.decoding.ngram.graph import GraphWords, read_graph
-from cortext.decoding.ngram.kaldi import converted, import_kaldi, read_words
-from cortext.decoding.ngram.openfst import Fst, read_fst
 from cortext.text.inventory import LM, RELEASE
 from cortext_bench.decoder.kaldi import _topology_arcs as corrected_topology
+from cortext_lm.kaldi.folder import converted, import_kaldi, read_words
+from cortext_lm.kaldi.grammar import Words
+from cortext_lm.kaldi.graph import GraphWords, read_graph
+from cortext_lm.kaldi.openfst import Fst, read_fst
 
 pytest.importorskip("kaldifst", reason="makes the graphs")
 pytest.importorskip("kaldilm", reason="makes the graphs")

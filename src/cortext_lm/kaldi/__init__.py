@@ -1,0 +1,1 @@
+"""Published Kaldi folders: their grammar, graph and lexicon become a language-model directory."""
