@@ -22,7 +22,7 @@ from safetensors.torch import load_file, save_file
 
 from cortext.decoding.confidence import SENTENCE_SIGNALS, WORD_SIGNALS, Logistic, Signal
 from cortext.errors import ConfigError
-from cortext.evaluation.confidence import drop_confidence, read_confidence
+from cortext.evaluation.fit.confidence import drop_confidence, read_confidence
 from cortext.models.storage import write_tensors
 from cortext_live.core.gate import GateCard, GateNetwork, Operating, read_gate, write_gate
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from cortext.decoding import DecoderOptions
 from cortext.decoding.ngram.language_model import language_model_checksum
-from cortext.evaluation.fitted import Fitted, FittedOn, FittedWith, WordErrors
+from cortext.evaluation.fit.options import Fitted, FittedOn, FittedWith, WordErrors
 
 
 def made_fit(lm: Path, options: DecoderOptions, **changes: Any) -> Fitted:

@@ -24,7 +24,7 @@ from cortext.plugins import load_plugins
 from cortext.settings import Setting
 
 if TYPE_CHECKING:
-    from cortext.evaluation.fitted import Fitted
+    from cortext.evaluation.fit.options import Fitted
     from cortext.training import AdaptSummary, DeviceSpec, RunSummary
 
 
@@ -125,7 +125,7 @@ def train(
     Example: cortext train --config demo --set model.input_network.read_in=128 --data A=runs/a
     --data B=runs/b --out runs/both
     """
-    from cortext.evaluation.fit_decoder import FitDecoder
+    from cortext.evaluation.fit.callback import FitDecoder
     from cortext.models.acoustic import look_ahead_text
     from cortext.training import train as train_model
     from cortext.training.callbacks import RankZero

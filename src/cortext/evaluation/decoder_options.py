@@ -10,7 +10,7 @@ from cortext.config import load_config, read_mapping
 from cortext.decoding.ngram.language_model import language_model_checksum
 from cortext.decoding.options import DecoderOptions, LLMOptions
 from cortext.errors import ConfigError
-from cortext.evaluation.fitted import (
+from cortext.evaluation.fit.options import (
     FILE,
     Fitted,
     TrialName,

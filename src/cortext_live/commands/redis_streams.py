@@ -102,8 +102,8 @@ def lm_server(
     """
     from cortext.decoding import Decoder
     from cortext.decoding.ngram.kaldi import converted
-    from cortext.evaluation.confidence import RAW
     from cortext.evaluation.decoder_options import options_for
+    from cortext.evaluation.fit.confidence import RAW
     from cortext.processes import stop_event
     from cortext_live.core.decoder import no_long_pauses, with_llm
     from cortext_live.core.log import event, open_log

@@ -22,7 +22,7 @@ import yaml
 from cortext.arguments import check_type
 from cortext.config import check_fields, from_mapping, read_mapping, to_mapping
 from cortext.errors import ConfigError, CortextError
-from cortext.evaluation.fitted import weights_checksum
+from cortext.evaluation.fit.options import weights_checksum
 from cortext.files import atomic_write, check_file
 from cortext.models.stepper import Stepper
 from cortext.models.storage import check_finite, read_tensors, write_tensors

@@ -22,7 +22,7 @@ from cortext.arguments import as_path
 from cortext.data.packed import PackedSplit
 from cortext.decoding.log_probs import log_softmax
 from cortext.errors import DataError
-from cortext.evaluation.fitted import weights_checksum
+from cortext.evaluation.fit.options import weights_checksum
 from cortext.evaluation.logits import logits_of
 from cortext.models import AcousticModel, load_model
 from cortext.models.participants import run_for

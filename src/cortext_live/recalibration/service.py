@@ -23,8 +23,8 @@ from cortext.config import to_mapping
 from cortext.data.packed import PackedDataset
 from cortext.decoding.ngram.language_model import language_model_checksum
 from cortext.errors import CortextError, RunError
-from cortext.evaluation.confidence import take_over_confidence
-from cortext.evaluation.fitted import take_over, weights_checksum
+from cortext.evaluation.fit.confidence import take_over_confidence
+from cortext.evaluation.fit.options import take_over, weights_checksum
 from cortext.evaluation.settings import Options
 from cortext.files import atomic_write, disk_errors, exclusive
 from cortext.models import load_model, save_model

@@ -90,7 +90,7 @@ def export(
 def _export_onnx(
     run: Path, out: Path, int8: bool, data: Path | None, split: str, as_json: bool
 ) -> None:
-    from cortext.evaluation.fitted import take_over
+    from cortext.evaluation.fit.options import take_over
     from cortext.evaluation.stepped import stepped_errors
     from cortext.models.card import CARD, read_card
     from cortext.models.onnx import export_onnx, record_errors

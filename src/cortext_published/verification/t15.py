@@ -13,7 +13,7 @@ from cortext.arguments import as_path, check_text, check_type
 from cortext.data.dataset import DESCRIPTION
 from cortext.errors import ConfigError, first_line
 from cortext.evaluation.decoder_options import options_for
-from cortext.evaluation.fitted import FILE
+from cortext.evaluation.fit.options import FILE
 from cortext.evaluation.settings import Options
 from cortext.files import json_lines
 from cortext_published.release.exchange import WEIGHTS

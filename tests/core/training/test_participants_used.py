@@ -20,8 +20,8 @@ from cortext.config import save_config
 from cortext.data.packed import open_packed
 from cortext.decoding.ngram import LanguageModel
 from cortext.errors import RunError
-from cortext.evaluation.fit_decoder import FitDecoder
-from cortext.evaluation.fitted import read_fitted
+from cortext.evaluation.fit.callback import FitDecoder
+from cortext.evaluation.fit.options import read_fitted
 from cortext.evaluation.recognise import recognise
 from cortext.models import load_model
 from cortext.models.participants import participant_run

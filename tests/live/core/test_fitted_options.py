@@ -11,7 +11,7 @@ from untrained import untrained_run
 
 from cortext.cli import run as cortext
 from cortext.decoding import DecoderOptions
-from cortext.evaluation.fitted import write_fitted
+from cortext.evaluation.fit.options import write_fitted
 from cortext_live.brand.parameters import NodeParameters
 from cortext_live.brand.process import _load
 from cortext_live.page.settings import LiveSettings

@@ -18,9 +18,9 @@ from cortext.decoding.confidence import Calibrator, Logistic, options_checksum
 from cortext.decoding.ngram.language_model import language_model_checksum
 from cortext.decoding.options import DecoderOptions
 from cortext.errors import ConfigError, CortextError, RunError
-from cortext.evaluation.calibration import Calibration
-from cortext.evaluation.fit_confidence import STRENGTHS, ConfidenceFit
-from cortext.evaluation.fitted import Fitted, FittedWith, weights_checksum
+from cortext.evaluation.fit.calibration import Calibration
+from cortext.evaluation.fit.options import Fitted, FittedWith, weights_checksum
+from cortext.evaluation.fit.regression import STRENGTHS, ConfidenceFit
 from cortext.files import atomic_write
 
 FILE = "confidence.yaml"

@@ -15,9 +15,16 @@ from cortext.decoding import DecoderOptions
 from cortext.decoding.log_probs import log_softmax
 from cortext.decoding.ngram import LanguageModel
 from cortext.errors import Interrupted
-from cortext.evaluation import evaluate, fit_decoder
-from cortext.evaluation.fit_decoder import FitDecoder
-from cortext.evaluation.fitted import Half, WordErrors, read_fitted, weights_checksum, write_fitted
+from cortext.evaluation import evaluate
+from cortext.evaluation.fit import callback
+from cortext.evaluation.fit.callback import FitDecoder
+from cortext.evaluation.fit.options import (
+    Half,
+    WordErrors,
+    read_fitted,
+    weights_checksum,
+    write_fitted,
+)
 from cortext.evaluation.recognise import recognise
 from cortext.models.gru import GRUConfig, InputNetworkConfig
 from cortext.processes import threads
@@ -99,7 +106,7 @@ def test_the_fit_sees_the_logits_of_an_evaluation(tiny, unfinished, monkeypatch)
         raise KeyboardInterrupt
 
     (unfinished / "decoder.yaml").unlink()
-    monkeypatch.setattr(fit_decoder, "fit_to_run", look)
+    monkeypatch.setattr(callback, "fit_to_run", look)
     with pytest.raises(Interrupted):
         resumed(unfinished, tiny)
     found = recognise(unfinished, tiny.data, "val").trials
@@ -121,7 +128,7 @@ def test_an_interrupted_fit_loses_nothing_and_is_done_again(tiny, unfinished, mo
     (unfinished / "decoder.yaml").unlink()
     weights = (unfinished / "model.safetensors").read_bytes()
     with monkeypatch.context() as patch:
-        patch.setattr(fit_decoder, "fit_to_run", stopped)
+        patch.setattr(callback, "fit_to_run", stopped)
         with pytest.raises(Interrupted, match="the model is complete; continue with --resume"):
             resumed(unfinished, tiny)
     assert not (unfinished / "decoder.yaml").exists()
@@ -216,8 +223,8 @@ def test_fitted_options_replace_the_sources_where_they_make_fewer_errors(
         write_fitted(run, found)
         return found
 
-    monkeypatch.setattr(fit_decoder, "FEWEST_WORDS", 9)
-    monkeypatch.setattr(fit_decoder, "fit_to_run", fit_to_run)
+    monkeypatch.setattr(callback, "FEWEST_WORDS", 9)
+    monkeypatch.setattr(callback, "fit_to_run", fit_to_run)
     kept = adapted(trained, tiny, tmp_path / "adapted", "--lm", tiny.lm)
     assert kept.options == (found.options if is_better else before.options)
     assert kept.source == (None if is_better else str(trained))
@@ -227,7 +234,7 @@ def test_fitted_options_replace_the_sources_where_they_make_fewer_errors(
 def test_an_adapted_run_without_fitted_options_before_is_fitted_to_its_day(
     tiny, trained, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(fit_decoder, "FEWEST_WORDS", 9)
+    monkeypatch.setattr(callback, "FEWEST_WORDS", 9)
     run = shutil.copytree(trained, tmp_path / "run")
     (run / "decoder.yaml").unlink()
     fitted = adapted(run, tiny, tmp_path / "adapted", "--lm", tiny.lm)
@@ -241,8 +248,8 @@ def test_an_interrupted_fit_leaves_the_adapted_run(tiny, trained, tmp_path, caps
     def stopped(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(fit_decoder, "FEWEST_WORDS", 9)
-    monkeypatch.setattr(fit_decoder, "fit_to_run", stopped)
+    monkeypatch.setattr(callback, "FEWEST_WORDS", 9)
+    monkeypatch.setattr(callback, "fit_to_run", stopped)
     out = tmp_path / "adapted"
     parts = ["adapt", trained, "--data", tiny.data, "--out", out, "--lm", tiny.lm]
     parts += ["--session", "t15.2023.08.13", "--batches", "1"]

@@ -11,9 +11,8 @@ from cortext.decoding import Decoder
 from cortext.decoding.log_probs import log_softmax
 from cortext.decoding.ngram.language_model import LanguageModel, language_model_checksum
 from cortext.errors import ConfigError, DataError, Interrupted
-from cortext.evaluation.confidence import drop_confidence, keep_confidence, read_confidence
-from cortext.evaluation.fit_confidence import fit_confidence
-from cortext.evaluation.fitted import (
+from cortext.evaluation.fit.confidence import drop_confidence, keep_confidence, read_confidence
+from cortext.evaluation.fit.options import (
     Fitted,
     TrialName,
     fit_to_run,
@@ -22,6 +21,7 @@ from cortext.evaluation.fitted import (
     weights_checksum,
     write_fitted,
 )
+from cortext.evaluation.fit.regression import fit_confidence
 from cortext.evaluation.logits import logits_of
 from cortext.models import load_model
 from cortext.models.card import CTC, read_card

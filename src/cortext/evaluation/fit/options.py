@@ -25,7 +25,7 @@ from cortext.decoding import Decoder
 from cortext.decoding.ngram.language_model import language_model_checksum
 from cortext.decoding.options import DecoderOptions
 from cortext.errors import ConfigError, CortextError
-from cortext.evaluation.fitting import Fit, fit_options
+from cortext.evaluation.fit.search import Fit, fit_options
 from cortext.files import atomic_write
 from cortext.processes import Progress
 from cortext.text.inventory import Inventory

@@ -8,14 +8,14 @@ from untrained import untrained_run
 from cortext.decoding import DecoderOptions
 from cortext.decoding.confidence import SENTENCE_SIGNALS, WORD_SIGNALS, Logistic, Signal
 from cortext.decoding.ngram import LanguageModel
-from cortext.evaluation.calibration import calibration
-from cortext.evaluation.confidence import (
+from cortext.evaluation.fit.calibration import calibration
+from cortext.evaluation.fit.confidence import (
     RAW,
     choose_confidence,
     keep_confidence,
     take_over_confidence,
 )
-from cortext.evaluation.fit_confidence import ConfidenceFit
+from cortext.evaluation.fit.regression import ConfidenceFit
 
 FITTED = DecoderOptions(beam=11)
 

@@ -28,10 +28,10 @@ from cortext.decoding.confidence import (
 )
 from cortext.decoding.log_probs import log_softmax
 from cortext.errors import DataError
-from cortext.evaluation.calibration import Calibration, calibration, words_right
-from cortext.evaluation.drifted import DriftedDay, statistics
-from cortext.evaluation.fitted import TrialName
-from cortext.evaluation.fitting import halves
+from cortext.evaluation.fit.calibration import Calibration, calibration, words_right
+from cortext.evaluation.fit.drifted import DriftedDay, statistics
+from cortext.evaluation.fit.options import TrialName
+from cortext.evaluation.fit.search import halves
 from cortext.evaluation.logits import logits_of
 from cortext.models import AcousticModel
 from cortext.processes import Progress

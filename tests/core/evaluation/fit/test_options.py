@@ -18,7 +18,7 @@ from cortext.decoding.ngram.language_model import file_checksums, language_model
 from cortext.errors import ConfigError, CortextError, DataError, DecodingError
 from cortext.evaluation import decode, evaluate
 from cortext.evaluation.decoder_options import choose_options, options_for
-from cortext.evaluation.fitted import (
+from cortext.evaluation.fit.options import (
     Fitted,
     FittedOn,
     FittedWith,
