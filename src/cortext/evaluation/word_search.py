@@ -24,8 +24,8 @@ from cortext.evaluation.decoder_options import ChosenOptions, choose_options
 from cortext.evaluation.fit.confidence import (
     RAW,
     ChosenConfidence,
+    FittedConfidence,
     choose_confidence,
-    drop_confidence,
     keep_confidence,
 )
 from cortext.evaluation.fit.options import TrialName, fit_to_run, kept_before
@@ -153,7 +153,7 @@ class WordSearch:
         """
         fitted = self.options.fitted
         assert fitted is not None
-        drop_confidence(self._run)
+        FittedConfidence.drop(self._run)
         try:
             found = fit_confidence(
                 model,

@@ -23,8 +23,9 @@ from cortext.config import to_mapping
 from cortext.data.packed import PackedDataset
 from cortext.decoding.ngram.language_model import language_model_checksum
 from cortext.errors import CortextError, RunError
-from cortext.evaluation.fit.confidence import take_over_confidence
-from cortext.evaluation.fit.options import take_over, weights_checksum
+from cortext.evaluation.fit.confidence import FittedConfidence
+from cortext.evaluation.fit.fitted_file import weights_checksum
+from cortext.evaluation.fit.options import FittedOptions
 from cortext.evaluation.settings import Options
 from cortext.files import atomic_write, disk_errors, exclusive
 from cortext.models import load_model, save_model
@@ -502,8 +503,8 @@ class Recalibration:
         text = yaml.safe_dump(to_mapping(run_config(parent, model)), sort_keys=False)
         atomic_write(folder / "config.yaml", text.encode())
         save_model(model, folder)
-        take_over(parent, folder)
-        take_over_confidence(parent, folder)
+        FittedOptions.take_over(parent, folder)
+        FittedConfidence.take_over(parent, folder)
 
     def _check_speaker(self) -> bool:
         """Check the model that speaks; tell whether there was anything to check."""
