@@ -95,8 +95,7 @@ class FitDecoder(Callback):
             if found is not None:
                 self.found[name] = found
             if found is None or found.weights is None or self.lm is None:
-                # No options were fitted here, so that no sentences are there to calibrate on; an
-                # earlier file is of earlier weights.
+                # Options of another run, or none: an earlier calibration is for other options.
                 FittedConfidence.drop(run)
             elif not _calibrated(run, found):
                 self._calibrate(trainer, run, replace(split, columns=None), found)

@@ -141,7 +141,7 @@ class FittedOptions(FittedFile):
         for part in (content, *content["halves"]):
             # A fit is of the n-gram's search alone: a large model's settings have no part in it.
             del part["options"]["llm"]
-            # Options hold them as pairs, to be hashable; a mapping is easier to read and to change.
+            # Options hold priors as pairs, to be hashable; a mapping is easier to read and change.
             part["options"]["label_priors"] = dict(part["options"]["label_priors"])
         return content
 
