@@ -27,7 +27,7 @@ from cortext.decoding.ngram import LanguageModel
 from cortext.decoding.saved import to_log_probs
 from cortext.errors import CortextError, WrongType
 from cortext.evaluation.decoder_options import options_for
-from cortext.evaluation.fitting import fit_options
+from cortext.evaluation.fit.search import fit_options
 from cortext.evaluation.redecode import decode_evaluation
 from cortext.models.stepping import TorchStepper, open_stepper
 from cortext.models.triple_gru import CleanSpeechModel, NoiseModel

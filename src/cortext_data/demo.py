@@ -80,7 +80,7 @@ def run_demo(
     from cortext.data.packed import pack
     from cortext.decoding.ngram import LanguageModel
     from cortext.evaluation import evaluate
-    from cortext.evaluation.fit_decoder import FitDecoder
+    from cortext.evaluation.fit.callback import FitDecoder
     from cortext.training import train
     from cortext.training.config import read_train_config
     from cortext.training.progress import say

@@ -22,7 +22,7 @@ from safetensors.torch import load_file, save_file
 
 from cortext.decoding.confidence import SENTENCE_SIGNALS, WORD_SIGNALS, Logistic, Signal
 from cortext.errors import ConfigError
-from cortext.evaluation.confidence import drop_confidence, read_confidence
+from cortext.evaluation.fit.confidence import FittedConfidence
 from cortext.models.storage import write_tensors
 from cortext_live.core.gate import GateCard, GateNetwork, Operating, read_gate, write_gate
 
@@ -71,7 +71,9 @@ def regression(names: tuple[str, ...]) -> dict[str, Any]:
 
 
 def read(run: Path, name: str) -> object:
-    return read_confidence(run) if name == "confidence.yaml" else read_gate(run, 80.0, N_TOKENS)
+    return (
+        FittedConfidence.read(run) if name == "confidence.yaml" else read_gate(run, 80.0, N_TOKENS)
+    )
 
 
 @dataclass(frozen=True)
@@ -218,4 +220,4 @@ def test_a_regression_of_the_largest_numbers_gives_probabilities() -> None:
 def test_a_directory_in_the_place_of_confidences_cannot_be_dropped(tmp_path: Path) -> None:
     (tmp_path / "confidence.yaml").mkdir()
     with refused("confidence.yaml", most_s=10):
-        drop_confidence(tmp_path)
+        FittedConfidence.drop(tmp_path)

@@ -7,10 +7,11 @@ from typing import Any
 
 from cortext.decoding import DecoderOptions
 from cortext.decoding.ngram.language_model import language_model_checksum
-from cortext.evaluation.fitted import Fitted, FittedOn, FittedWith, WordErrors
+from cortext.evaluation.fit.fitted_file import FittedWith
+from cortext.evaluation.fit.options import FittedOn, FittedOptions, WordErrors
 
 
-def made_fit(lm: Path, options: DecoderOptions, **changes: Any) -> Fitted:
+def made_fit(lm: Path, options: DecoderOptions, **changes: Any) -> FittedOptions:
     """Return options as if they had been fitted with a language model; `changes` are fields."""
     facts: dict[str, Any] = {
         "options": options,
@@ -24,4 +25,4 @@ def made_fit(lm: Path, options: DecoderOptions, **changes: Any) -> Fitted:
         "created": "2026-11-23T00:00:00+00:00",
         "version": "0.1.0",
     }
-    return Fitted(**facts | changes)
+    return FittedOptions(**facts | changes)

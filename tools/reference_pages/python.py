@@ -70,8 +70,8 @@ PARTS: dict[str, dict[str, Part]] = {
             (
                 "cortext.evaluation.*",
                 "cortext.evaluation.decoder_files.DecoderFiles",
-                "cortext.evaluation.fitting.Fit",
-                "cortext.evaluation.fitting.fit_options",
+                "cortext.evaluation.fit.search.Fit",
+                "cortext.evaluation.fit.search.fit_options",
                 "cortext.evaluation.redecode.decode_evaluation",
                 "cortext.evaluation.settings.LargeModelFiles",
                 "cortext.evaluation.settings.SearchSettings",

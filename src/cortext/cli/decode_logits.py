@@ -206,7 +206,7 @@ def decode_made_up(made_up: MadeUpSentence, search: SearchSettings, as_json: boo
     """Decode a made-up sentence and print it with scores and times."""
     from cortext.decoding.fake import fake_log_probs
     from cortext.decoding.nbest import hypothesis_json
-    from cortext.evaluation.confidence import RAW
+    from cortext.evaluation.fit.confidence import RAW
     from cortext.text.inventory import RELEASE
 
     assert made_up.fake_text is not None

@@ -24,7 +24,7 @@ from cortext.plugins import load_plugins
 from cortext.settings import Setting
 
 if TYPE_CHECKING:
-    from cortext.evaluation.fitted import Fitted
+    from cortext.evaluation.fit.options import FittedOptions
     from cortext.training import AdaptSummary, DeviceSpec, RunSummary
 
 
@@ -125,7 +125,7 @@ def train(
     Example: cortext train --config demo --set model.input_network.read_in=128 --data A=runs/a
     --data B=runs/b --out runs/both
     """
-    from cortext.evaluation.fit_decoder import FitDecoder
+    from cortext.evaluation.fit.callback import FitDecoder
     from cortext.models.acoustic import look_ahead_text
     from cortext.training import train as train_model
     from cortext.training.callbacks import RankZero
@@ -228,14 +228,14 @@ def print_unlabelled(summary: RunSummary | AdaptSummary) -> None:
         print_lines(f"training trials left out without a label: {summary.n_unlabelled:,}")
 
 
-def word_errors(fitted: dict[str, Fitted]) -> dict[str, Any]:
+def word_errors(fitted: dict[str, FittedOptions]) -> dict[str, Any]:
     """Return the word errors of fits for the JSON object of a command."""
     errors = {name: dataclasses.asdict(found.word_errors) for name, found in fitted.items()}
     alone = not errors or "" in errors
     return {"decoder_word_errors": errors.get("") if alone else errors}
 
 
-def print_fitted(fitted: dict[str, Fitted]) -> None:
+def print_fitted(fitted: dict[str, FittedOptions]) -> None:
     """Print what was fitted to the runs, by participant."""
     for name, found in fitted.items():
         whose = f" of {name}" if name else ""

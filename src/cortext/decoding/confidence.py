@@ -3,7 +3,7 @@
 The search's own posterior of a word is a probability only as long as the model is right about what
 it sees. On a day on which the recordings have drifted the model is as sure as before and often
 wrong. A logistic regression on the posterior and on four other signals corrects for that;
-`cortext.evaluation.fit_confidence` fits it. All signals are there when a sentence ends, and need
+`cortext.evaluation.fit.regression` fits it. All signals are there when a sentence ends, and need
 neither labels nor a second pass.
 
 Shapes: P frames, V tokens, N words of all hypotheses of a list, H hypotheses, K signals.

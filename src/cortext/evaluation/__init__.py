@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from cortext.extras import lazily
 
 if TYPE_CHECKING:
-    from cortext.evaluation.fit_decoder import FitDecoder
+    from cortext.evaluation.fit.callback import FitDecoder
     from cortext.evaluation.run import evaluate
     from cortext.evaluation.scores import Metrics
     from cortext.evaluation.submission import decode
@@ -18,7 +18,7 @@ __all__ = ["ErrorRate", "FitDecoder", "Metrics", "decode", "error_rate", "evalua
 # settings in this package and waits for neither torch nor NumPy.
 _HOMES = {
     "ErrorRate": "cortext.text.metrics",
-    "FitDecoder": ".fit_decoder",
+    "FitDecoder": ".fit.callback",
     "Metrics": ".scores",
     "decode": ".submission",
     "error_rate": "cortext.text.metrics",

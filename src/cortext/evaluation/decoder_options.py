@@ -7,17 +7,10 @@ from pathlib import Path
 
 from cortext.arguments import as_path
 from cortext.config import load_config, read_mapping
-from cortext.decoding.ngram.language_model import language_model_checksum
 from cortext.decoding.options import DecoderOptions, LLMOptions
 from cortext.errors import ConfigError
-from cortext.evaluation.fitted import (
-    FILE,
-    Fitted,
-    TrialName,
-    read_fitted,
-    read_fitted_file,
-    weights_checksum,
-)
+from cortext.evaluation.fit.fitted_file import weights_checksum
+from cortext.evaluation.fit.options import FittedOptions, TrialName
 from cortext.evaluation.settings import Options
 
 DEFAULT = "default"
@@ -37,11 +30,11 @@ class ChosenOptions:
 
     options: DecoderOptions
     note: str
-    fitted: Fitted | None = None
+    fitted: FittedOptions | None = None
 
     @classmethod
     def now(
-        cls, fitted: Fitted, run: str | Path, before: str | None, llm: LLMOptions
+        cls, fitted: FittedOptions, run: str | Path, before: str | None, llm: LLMOptions
     ) -> ChosenOptions:
         """Return options that have just been fitted to a run.
 
@@ -51,7 +44,7 @@ class ChosenOptions:
             before: Description of the fit that it replaces; None where there was none.
             llm: Settings of the large model.
         """
-        note = f"{fitted.about}, kept in {Path(run) / FILE}"
+        note = f"{fitted.about}, kept in {Path(run) / FittedOptions.FILE}"
         if before is not None:
             note += f", replacing those {before}"
         return cls(replace(fitted.options, llm=llm), _note(note), fitted)
@@ -104,7 +97,7 @@ def choose_options(
             return _asked_for(_fitted_of_run(path), path, lm)
         mapping = read_mapping(path)
         if "language_model" in mapping:
-            return _asked_for(read_fitted_file(path), path, lm)
+            return _asked_for(FittedOptions.read_file(path), path, lm)
         given = load_config(path, DecoderOptions)
         if mapping and mapping.keys() != {"llm"}:
             return ChosenOptions(given, _note(f"those of {path}"))
@@ -121,17 +114,19 @@ def _note(text: str) -> str:
     return f"decoder options: {text}"
 
 
-def _fitted_of_run(run: Path) -> Fitted:
-    fitted = read_fitted(run)
+def _fitted_of_run(run: Path) -> FittedOptions:
+    fitted = FittedOptions.read(run)
     if fitted is None:
-        raise ConfigError(f"no {FILE}: no decoder options were fitted to it", where=run, fix=FIT)
+        raise ConfigError(
+            f"no {FittedOptions.FILE}: no decoder options were fitted to it", where=run, fix=FIT
+        )
     return fitted
 
 
-def _asked_for(fitted: Fitted, source: Path, lm: str | Path | None) -> ChosenOptions:
+def _asked_for(fitted: FittedOptions, source: Path, lm: str | Path | None) -> ChosenOptions:
     """Return fitted options that the user has named, whatever the language model is."""
     note = f"those of {source}, {fitted.about}"
-    if lm is not None and fitted.language_model.checksum != language_model_checksum(lm):
+    if lm is not None and not fitted.language_model.is_same(lm):
         note += f", with another language model ({fitted.language_model.path})"
     return ChosenOptions(fitted.options, _note(note), fitted)
 
@@ -139,12 +134,12 @@ def _asked_for(fitted: Fitted, source: Path, lm: str | Path | None) -> ChosenOpt
 def _options_of_run(run: str | Path | None, lm: str | Path | None) -> ChosenOptions:
     if run is None or lm is None:
         return ChosenOptions(DecoderOptions(), _note("the defaults"))
-    fitted = read_fitted(run)
+    fitted = FittedOptions.read(run)
     if fitted is None:
         return ChosenOptions(
             DecoderOptions(), _note(f"the defaults; none were fitted to {run} ({FIT})")
         )
-    if fitted.language_model.checksum != language_model_checksum(lm):
+    if not fitted.language_model.is_same(lm):
         with_other = (
             f"the defaults; those in {run} were fitted with another language model"
             f" ({fitted.language_model.path})"

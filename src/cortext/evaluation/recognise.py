@@ -23,9 +23,9 @@ from cortext.decoding.decoder import notes_of, part_of
 from cortext.decoding.log_probs import greedy, log_softmax
 from cortext.decoding.ngram import LanguageModel
 from cortext.errors import DataError, nearest
-from cortext.evaluation.confidence import ChosenConfidence
 from cortext.evaluation.decoder_options import ChosenOptions
-from cortext.evaluation.fitted import TrialName
+from cortext.evaluation.fit.confidence import ChosenConfidence
+from cortext.evaluation.fit.options import TrialName
 from cortext.evaluation.logits import logits_of
 from cortext.evaluation.scores import TrialResult
 from cortext.evaluation.settings import SearchSettings

@@ -13,7 +13,7 @@ from cortext.decoding.nbest import NBest
 from cortext.decoding.options import DecoderOptions
 from cortext.decoding.saved import to_log_probs
 from cortext.evaluation.decoder_options import ChosenOptions
-from cortext.evaluation.fitted import TrialName
+from cortext.evaluation.fit.options import TrialName
 from cortext.evaluation.logits_origin import LogitFiles, LogitsOrigin
 from cortext.evaluation.nbest_file import SavedTrialLists, language_of, read_nbest
 from cortext.evaluation.submission import check_predictions_file

@@ -17,7 +17,7 @@ from cortext.data.dataset import Description
 from cortext.data.packed import data_path
 from cortext.decoding.ngram.language_model import language_model_checksum
 from cortext.errors import DataError
-from cortext.evaluation.calibration import trial_calibrations
+from cortext.evaluation.fit.calibration import trial_calibrations
 from cortext.evaluation.logits_origin import LogitsOrigin, conventions_json
 from cortext.evaluation.recognise import Data, Recognised, Results, recognise
 from cortext.evaluation.scores import (

@@ -19,17 +19,17 @@ from cortext.decoding import Decoder, DecoderOptions, NBest
 from cortext.decoding.ngram import LanguageModel
 from cortext.entry_points import load
 from cortext.errors import DataError, DecodingError
-from cortext.evaluation.confidence import (
-    RAW,
-    ChosenConfidence,
-    choose_confidence,
-    drop_confidence,
-    keep_confidence,
-)
 from cortext.evaluation.decoder_files import DecoderFiles
 from cortext.evaluation.decoder_options import ChosenOptions, choose_options
-from cortext.evaluation.fit_confidence import fit_confidence
-from cortext.evaluation.fitted import TrialName, fit_to_run, kept_before
+from cortext.evaluation.fit.confidence import (
+    RAW,
+    ChosenConfidence,
+    FittedConfidence,
+    choose_confidence,
+    keep_confidence,
+)
+from cortext.evaluation.fit.options import TrialName, fit_to_run, kept_before
+from cortext.evaluation.fit.regression import fit_confidence
 from cortext.evaluation.settings import SearchSettings
 from cortext.models import AcousticModel
 from cortext.models.card import Conventional
@@ -153,7 +153,7 @@ class WordSearch:
         """
         fitted = self.options.fitted
         assert fitted is not None
-        drop_confidence(self._run)
+        FittedConfidence.drop(self._run)
         try:
             found = fit_confidence(
                 model,

@@ -22,8 +22,8 @@ from cortext.data.scaling import ROLLING_TRIALS
 from cortext.decoding import Decoder
 from cortext.decoding.confidence import Calibrator
 from cortext.errors import ConfigError, CortextError, LiveError, shown
-from cortext.evaluation.confidence import choose_confidence
 from cortext.evaluation.decoder_options import options_for
+from cortext.evaluation.fit.confidence import choose_confidence
 from cortext.extras import need
 from cortext.models.stepper import Stepper
 from cortext.models.stepping import open_stepper

@@ -106,7 +106,7 @@ def adapt(
     Example: cortext adapt runs/first --data new-day --unlabelled one-step --lm runs/lm --out
     runs/adapted
     """
-    from cortext.evaluation.fit_decoder import FitDecoder
+    from cortext.evaluation.fit.callback import FitDecoder
     from cortext.models.participants import run_for
     from cortext.training import adapt as adapt_model
 

@@ -172,8 +172,8 @@ def _access(page: PageServer, port: int) -> tuple[Access, str]:
 
 def _open(settings: LiveSettings) -> DecodingThread:
     """Open everything that decodes; say which model of a chain, options and confidences it uses."""
-    from cortext.evaluation.confidence import RAW, choose_confidence
     from cortext.evaluation.decoder_options import options_for
+    from cortext.evaluation.fit.confidence import RAW, choose_confidence
     from cortext.models.participants import run_for
     from cortext_live.core.log import event
     from cortext_live.page.setup import open_decoding

@@ -101,8 +101,8 @@ def lm_server(
     acoustic_scale=0.35
     """
     from cortext.decoding import Decoder
-    from cortext.evaluation.confidence import RAW
     from cortext.evaluation.decoder_options import options_for
+    from cortext.evaluation.fit.confidence import RAW
     from cortext.processes import stop_event
     from cortext_live.core.decoder import no_long_pauses, with_llm
     from cortext_live.core.log import event, open_log

@@ -17,19 +17,16 @@ from typing import Any
 
 import numpy as np
 import torch
-import yaml
 
 from cortext.arguments import check_type
-from cortext.config import check_fields, from_mapping, read_mapping, to_mapping
+from cortext.config import check_fields
 from cortext.errors import ConfigError, CortextError
-from cortext.evaluation.fitted import weights_checksum
-from cortext.files import atomic_write, check_file
+from cortext.evaluation.fit.fitted_file import FORMAT_VERSION, FittedFile
+from cortext.files import check_file
 from cortext.models.stepper import Stepper
 from cortext.models.storage import check_finite, read_tensors, write_tensors
 
-FILE = "gate.yaml"
 WEIGHTS = "gate.safetensors"
-FORMAT_VERSION = 1
 AGAIN = "fit it anew with `cortext fit-gate`"
 MOST_BYTES = 16 << 20
 """Largest `gate.safetensors` that is read; a model of 1,000 tokens has 0.3 MB."""
@@ -83,20 +80,22 @@ def _check_bound(name: str, value: float, high: float, most: float) -> None:
 
 
 @dataclass(frozen=True)
-class GateCard:
+class GateCard(FittedFile):
     """The contents of `gate.yaml`.
 
     Attributes:
-        weights: Checksum of the model's weights.
         threshold: Probability above which the gate opens.
         measured: Figures by threshold, in rising order.
         idle_hours: Length of the idle recordings.
         beginnings: Number of beginnings of sentences.
         data: Recordings of sentences that it was fitted on.
         idle: Idle recordings that it was fitted on; None without.
-        created: Time of the fit (UTC).
-        version: Version of cortext.
     """
+
+    FILE = "gate.yaml"
+    NAME = "idle gate"
+    HEADER = "# The idle gate that cortext has fitted to this run, and what it is worth."
+    AGAIN = AGAIN
 
     weights: str | None
     threshold: float
@@ -111,8 +110,7 @@ class GateCard:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        if self.format_version != FORMAT_VERSION:
-            raise ConfigError(f"format_version is {self.format_version}, not {FORMAT_VERSION}")
+        super().__post_init__()
         check_threshold(self.threshold)
         thresholds = [each.threshold for each in self.measured]
         if any(low >= high for low, high in pairwise(thresholds)):
@@ -293,11 +291,9 @@ def write_gate(run: str | Path, network: GateNetwork, card: GateCard) -> None:
     run = Path(run)
     arrays = vars(network) | {"bias": np.array([network.bias], dtype=np.float32)}
     tensors = {name: torch.from_numpy(np.ascontiguousarray(a)) for name, a in arrays.items()}
+    # The card last: without it there is no gate, so that a first fit that is cut off leaves none.
     write_tensors(run / WEIGHTS, tensors, {"model": card.weights or ""})
-    content = {"format_version": FORMAT_VERSION} | to_mapping(card)
-    text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=100)
-    header = "# The idle gate that cortext has fitted to this run, and what it is worth."
-    atomic_write(run / FILE, f"{header}\n{text}".encode())
+    card.write(run)
 
 
 def read_gate(
@@ -315,15 +311,14 @@ def read_gate(
         ConfigError: There is none, it is damaged, or it was fitted to other weights.
     """
     run = Path(run)
-    path = run / FILE
+    path = run / GateCard.FILE
     if not path.is_file():
         raise ConfigError("the run has no idle gate", where=run, fix=AGAIN)
-    try:
-        card = from_mapping(GateCard, read_mapping(path), where=path)
-    except ConfigError as error:
-        raise ConfigError(error.what, where=path, fix=AGAIN) from None
+    card = GateCard.read_file(path)
     network = _read_network(run / WEIGHTS)
-    if card.weights != weights_checksum(run):
+    # A network reads other log-probabilities otherwise: unlike decoder options, it is never used
+    # with other weights.
+    if not card.belongs_to(run):
         raise ConfigError("the idle gate was fitted to other weights", where=path, fix=AGAIN)
     if len(network.mean_S) != len(WINDOWS_MS) * (2 * n_tokens + 1):
         raise ConfigError("the idle gate was fitted to other tokens", where=path, fix=AGAIN)

@@ -11,18 +11,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from cortext import __version__
 from cortext.arguments import as_path
 from cortext.data.packed import PackedSplit
 from cortext.decoding.log_probs import log_softmax
 from cortext.errors import DataError
-from cortext.evaluation.fitted import weights_checksum
+from cortext.evaluation.fit.fitted_file import made_now
 from cortext.evaluation.logits import logits_of
 from cortext.models import AcousticModel, load_model
 from cortext.models.participants import run_for
@@ -87,15 +85,13 @@ def fit_gate(
     frame_ms = _frame_ms(model)
     measured = measure(peaks_N, tracks, frame_ms)
     card = GateCard(
-        weights=weights_checksum(run),
         threshold=best_threshold(measured),
         measured=measured,
         idle_hours=round(sum(map(len, tracks)) * frame_ms / 3_600_000, 3),
         beginnings=len(peaks_N),
         data=str(data),
         idle=None if idle is None else str(idle),
-        created=datetime.now(UTC).isoformat(timespec="seconds"),
-        version=__version__,
+        **made_now(run),
     )
     write_gate(run, network, card)
     return card

@@ -11,8 +11,8 @@ from cortext.data.conventions import Conventions
 from cortext.data.scaling import ROLLING_TRIALS
 from cortext.decoding import Decoder
 from cortext.decoding.confidence import Calibrator
-from cortext.evaluation.confidence import choose_confidence
 from cortext.evaluation.decoder_options import options_for
+from cortext.evaluation.fit.confidence import choose_confidence
 from cortext.models import load_model
 from cortext.models.stepper import Stepper
 from cortext.models.stepping import TorchStepper, open_stepper

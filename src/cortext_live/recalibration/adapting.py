@@ -18,8 +18,8 @@ from cortext.config import to_mapping
 from cortext.data.checks import Problem
 from cortext.data.packed import PackedDataset
 from cortext.errors import ConfigError, DataError
-from cortext.evaluation.confidence import take_over_confidence
-from cortext.evaluation.fitted import take_over
+from cortext.evaluation.fit.confidence import FittedConfidence
+from cortext.evaluation.fit.options import FittedOptions
 from cortext.evaluation.settings import Options
 from cortext.files import atomic_directory, atomic_write, check_writable, disk_errors
 from cortext.models import AcousticModel, load_model, save_model
@@ -188,8 +188,8 @@ def adapt_unlabelled(
     )
     with disk_errors(out), atomic_directory(out) as folder:
         _write(folder, learner.model, config, summary, _log(day, way.trials))
-        take_over(run, folder)
-        take_over_confidence(run, folder)
+        FittedOptions.take_over(run, folder)
+        FittedConfidence.take_over(run, folder)
     return summary
 
 

@@ -10,8 +10,8 @@ from typing import Any
 import yaml
 
 from cortext.config import to_mapping
-from cortext.evaluation.confidence import take_over_confidence
-from cortext.evaluation.fitted import take_over
+from cortext.evaluation.fit.confidence import FittedConfidence
+from cortext.evaluation.fit.options import FittedOptions
 from cortext.files import atomic_write
 from cortext.models import AcousticModel, save_model
 from cortext.training.adapt import run_config
@@ -177,5 +177,5 @@ def _write_model(model: AcousticModel, parent: Path, folder: Path) -> None:
     text = yaml.safe_dump(to_mapping(run_config(parent, model)), sort_keys=False)
     atomic_write(folder / "config.yaml", text.encode())
     save_model(model, folder)
-    take_over(parent, folder)
-    take_over_confidence(parent, folder)
+    FittedOptions.take_over(parent, folder)
+    FittedConfidence.take_over(parent, folder)

@@ -8,7 +8,7 @@ from datetime import datetime
 from pathlib import Path
 
 from cortext.errors import RunError
-from cortext.evaluation.fitted import weights_checksum
+from cortext.evaluation.fit.fitted_file import weights_checksum
 from cortext_live.recalibration.chain import (
     LOCK_S,
     Chain,

@@ -10,8 +10,8 @@ from cortext.data.conventions import Conventions
 from cortext.decoding import Decoder
 from cortext.decoding.nbest import NBest
 from cortext.errors import TextError
-from cortext.evaluation.confidence import choose_confidence
 from cortext.evaluation.decoder_options import ChosenOptions, choose_options
+from cortext.evaluation.fit.confidence import choose_confidence
 from cortext.evaluation.settings import Options
 from cortext.text.lexicon import Lexicon
 from cortext.text.pronunciation import to_tokens

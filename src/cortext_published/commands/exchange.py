@@ -90,7 +90,7 @@ def export(
 def _export_onnx(
     run: Path, out: Path, int8: bool, data: Path | None, split: str, as_json: bool
 ) -> None:
-    from cortext.evaluation.fitted import take_over
+    from cortext.evaluation.fit.options import FittedOptions
     from cortext.evaluation.stepped import stepped_errors
     from cortext.models.card import CARD, read_card
     from cortext.models.onnx import export_onnx, record_errors
@@ -113,7 +113,7 @@ def _export_onnx(
         )
     with progress_bar("exporting"):
         exported = export_onnx(run, out, int8)
-        take_over(run, out)
+        FittedOptions.take_over(run, out)
     if recordings is not None:
         with progress_bar("measuring") as progress:
             steppers = {name: OnnxStepper(out, precision=name) for name in exported.graphs}

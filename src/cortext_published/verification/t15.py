@@ -13,7 +13,7 @@ from cortext.arguments import as_path, check_text, check_type
 from cortext.data.dataset import DESCRIPTION
 from cortext.errors import ConfigError, first_line
 from cortext.evaluation.decoder_options import options_for
-from cortext.evaluation.fitted import FILE
+from cortext.evaluation.fit.options import FittedOptions
 from cortext.evaluation.settings import Options
 from cortext.files import json_lines
 from cortext_published.release.exchange import WEIGHTS
@@ -226,7 +226,7 @@ class _T15:
 
     def check_words(self, search: Searching) -> bool:
         """Search for the words of the validation split; return whether there are sentences."""
-        fitted = [self.run / FILE] if search.options is None else []
+        fitted = [self.run / FittedOptions.FILE] if search.options is None else []
         return self.stages.run(
             "words",
             {
@@ -261,7 +261,7 @@ class _T15:
             [evaluation],
         )
         if done and search is not None:
-            fitted = [path for path in [self.run / FILE] if path.is_file()]
+            fitted = [path for path in [self.run / FittedOptions.FILE] if path.is_file()]
             self.stages.run(
                 "analyses words",
                 {**search.made_from, **made_from, **fingerprint(fitted, self.run)},

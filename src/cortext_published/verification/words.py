@@ -13,7 +13,7 @@ from cortext.decoding.log_probs import log_softmax
 from cortext.decoding.ngram import LanguageModel
 from cortext.decoding.options import DecoderOptions
 from cortext.evaluation.decoder_options import options_for
-from cortext.evaluation.fitted import TrialName
+from cortext.evaluation.fit.options import TrialName
 from cortext.evaluation.recognise import number_trials
 from cortext.evaluation.settings import SearchSettings
 from cortext.evaluation.word_search import WordSearch

@@ -15,7 +15,7 @@ from cortext.config import from_mapping, to_mapping
 from cortext.decoding import DecoderOptions
 from cortext.errors import Interrupted, RunError
 from cortext.evaluation.decoder_files import DecoderFiles
-from cortext.evaluation.fitting import STARTS, with_priors, without_idle_priors
+from cortext.evaluation.fit.search import STARTS, with_priors, without_idle_priors
 from cortext_tune.cluster_decoding import shared
 from cortext_tune.decoder.material import Part, describe, is_search_file
 from cortext_tune.decoder.result import Judged, Tuned, judged, write_results

@@ -20,8 +20,8 @@ from cortext.config import save_config
 from cortext.data.packed import open_packed
 from cortext.decoding.ngram import LanguageModel
 from cortext.errors import RunError
-from cortext.evaluation.fit_decoder import FitDecoder
-from cortext.evaluation.fitted import read_fitted
+from cortext.evaluation.fit.callback import FitDecoder
+from cortext.evaluation.fit.options import FittedOptions
 from cortext.evaluation.recognise import recognise
 from cortext.models import load_model
 from cortext.models.participants import participant_run
@@ -104,7 +104,9 @@ def test_decoder_options_are_fitted_to_each_participant(two, tmp_path):
     out = tmp_path / "run"
     config = small_config(2, batches_per_val_step=2)
     train(config, two, out, lm=tmp_path / "lm", callbacks=[fit], progress=False)
-    assert fit.found == {name: read_fitted(out / "participants" / name) for name in ("A", "B")}
+    assert fit.found == {
+        name: FittedOptions.read(out / "participants" / name) for name in ("A", "B")
+    }
 
 
 def test_a_run_of_several_has_no_model_of_its_own_and_says_where_they_are(joint_run):

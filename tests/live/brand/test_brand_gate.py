@@ -7,7 +7,7 @@ import pytest
 from brand_rig import N_FEATURES, Rig, World, make_world
 from redis_process import wait_for
 
-from cortext.evaluation.fitted import weights_checksum
+from cortext.evaluation.fit.fitted_file import weights_checksum
 from cortext_live.core.gate import GateCard, GateNetwork, write_gate
 
 N_TOKENS = 41

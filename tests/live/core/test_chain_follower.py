@@ -12,7 +12,7 @@ from untrained import untrained_run
 
 from cortext.cli import run as cortext
 from cortext.errors import ConfigError, RunError
-from cortext.evaluation.fitted import weights_checksum
+from cortext.evaluation.fit.fitted_file import weights_checksum
 from cortext.models import load_model, save_model
 from cortext.models.stepping import TorchStepper
 from cortext_live.commands.live import _open

@@ -11,7 +11,6 @@ from untrained import untrained_run
 
 from cortext.cli import run as cortext
 from cortext.decoding import DecoderOptions
-from cortext.evaluation.fitted import write_fitted
 from cortext_live.brand.parameters import NodeParameters
 from cortext_live.brand.process import _load
 from cortext_live.page.settings import LiveSettings
@@ -28,7 +27,7 @@ def search(options):
 @pytest.fixture(scope="module")
 def run(page_root, tmp_path_factory):
     run = untrained_run(tmp_path_factory.mktemp("run"), DAYS, N_FEATURES)
-    write_fitted(run, made_fit(page_root / "lm", FITTED))
+    made_fit(page_root / "lm", FITTED).write(run)
     return run
 
 

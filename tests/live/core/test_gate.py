@@ -128,6 +128,31 @@ def test_a_threshold_lies_between_0_and_1(threshold):
         replace(CARD, threshold=threshold)
 
 
+WRITTEN = """\
+# The idle gate that cortext has fitted to this run, and what it is worth.
+format_version: 1
+weights: null
+threshold: 0.5
+measured:
+- threshold: 0.2
+  false_per_hour: 3.0
+  false_high: 4.0
+  missed: 0.0
+  missed_high: 0.01
+- threshold: 0.6
+  false_per_hour: 1.0
+  false_high: 2.0
+  missed: 0.1
+  missed_high: 0.2
+idle_hours: 1.0
+beginnings: 10
+data: sentences
+idle: null
+created: '2026-01-01T00:00:00+00:00'
+version: '0'
+"""
+
+
 @pytest.mark.parametrize(
     ("measured", "what"),
     [
@@ -149,6 +174,12 @@ def test_figures_that_no_fit_writes_are_refused_in_one_line(measured, what):
     with pytest.raises(ConfigError, match=what) as refused:
         from_mapping(GateCard, card, where=Path("gate.yaml"))
     assert "\n" not in str(refused.value)
+
+
+def test_a_card_is_written_as_by_hand_and_read_again(tmp_path):
+    CARD.write(tmp_path)
+    assert (tmp_path / "gate.yaml").read_text() == WRITTEN
+    assert GateCard.read(tmp_path) == CARD
 
 
 def test_a_pipeline_without_a_gate_is_never_idle():

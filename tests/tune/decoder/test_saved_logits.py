@@ -14,7 +14,7 @@ from cortext.decoding import Decoder, DecoderOptions
 from cortext.decoding.saved import to_log_probs
 from cortext.errors import DataError, DecodingError
 from cortext.evaluation.decoder_files import DecoderFiles
-from cortext.evaluation.fitting import STARTS
+from cortext.evaluation.fit.search import STARTS
 from cortext_tune import DecoderSearch, parse_space, tune_decoder
 from cortext_tune.decoder.material import DevSet, tuning_parts
 from cortext_tune.decoder.saved_logits import SavedLogits, read_references

@@ -7,29 +7,22 @@ others, confidences are the search's posteriors, and a line says so.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
+from typing import Self
 
-import yaml
-
-from cortext import __version__
-from cortext.config import from_mapping, read_mapping, to_mapping
 from cortext.decoding.confidence import Calibrator, Logistic, options_checksum
-from cortext.decoding.ngram.language_model import language_model_checksum
 from cortext.decoding.options import DecoderOptions
-from cortext.errors import ConfigError, CortextError, RunError
-from cortext.evaluation.calibration import Calibration
-from cortext.evaluation.fit_confidence import STRENGTHS, ConfidenceFit
-from cortext.evaluation.fitted import Fitted, FittedWith, weights_checksum
-from cortext.files import atomic_write
-
-FILE = "confidence.yaml"
-FORMAT_VERSION = 1
-HEADER = (
-    "# Calibration of confidences that cortext has fitted to this run; delete the file to go"
-    " without it."
+from cortext.evaluation.fit.calibration import Calibration
+from cortext.evaluation.fit.fitted_file import (
+    FORMAT_VERSION,
+    FittedFile,
+    FittedWith,
+    made_now,
+    weights_checksum,
 )
-AGAIN = "fit anew with `cortext evaluate --fit`, or delete the file"
+from cortext.evaluation.fit.options import FittedOptions
+from cortext.evaluation.fit.regression import STRENGTHS, ConfidenceFit
+
 REFIT = "fit it anew with `cortext evaluate --fit`"
 REFIT_OPTIONS = "`cortext evaluate --fit` with --options begins at them and fits both"
 RAW = "confidences: posteriors of the search, which are too high where the model errs"
@@ -75,22 +68,26 @@ class CalibratedOn:
 
 
 @dataclass(frozen=True)
-class FittedConfidence:
+class FittedConfidence(FittedFile):
     """The contents of `confidence.yaml`.
 
     Attributes:
         words: Regression of words.
         sentences: Regression of sentences.
-        weights: Checksum of the weights of the run.
         decoder_options: Checksums of the decoder options: those of `decoder.yaml`, and those of its
             halves.
         language_model: The language model of the search.
         fitted_on: The trials, and how well the probabilities hold on them.
         seconds: Time that the fit took.
-        created: Time of the fit (UTC).
-        version: Version of cortext.
         source: The run that it was fitted to, where this one was adapted from it.
     """
+
+    FILE = "confidence.yaml"
+    NAME = "confidences"
+    HEADER = (
+        "# Calibration of confidences that cortext has fitted to this run; delete the file to go"
+        " without it."
+    )
 
     words: Logistic
     sentences: Logistic
@@ -105,9 +102,17 @@ class FittedConfidence:
     format_version: int = FORMAT_VERSION
 
     def __post_init__(self) -> None:
-        if self.format_version != FORMAT_VERSION:
-            raise ConfigError(f"format_version is {self.format_version}, not {FORMAT_VERSION}")
+        super().__post_init__()
         Calibrator(self.words, self.sentences, ())  # refuses other signals than ours
+
+    def _adapted(self, source: str | Path, run: str | Path) -> Self | None:
+        # One of other weights is no use to the source; the adapted run must not make it valid.
+        if not self.belongs_to(source):
+            return None
+        # A chain of adapted runs names the first, whose trials these are. It counts as fitted to
+        # the adapted weights: one of others is never used, unlike options.
+        origin = self.source or str(source)
+        return replace(self, weights=weights_checksum(run), source=origin)
 
     @property
     def calibrator(self) -> Calibrator:
@@ -129,7 +134,7 @@ class ChosenConfidence:
 
 
 def keep_confidence(
-    run: str | Path, fit: ConfidenceFit, fitted: Fitted, *, data: str | Path, split: str
+    run: str | Path, fit: ConfidenceFit, fitted: FittedOptions, *, data: str | Path, split: str
 ) -> FittedConfidence:
     """Write what was fitted into the `confidence.yaml` of a run.
 
@@ -143,11 +148,11 @@ def keep_confidence(
     Raises:
         RunError: Where it cannot be written; an earlier file stays.
     """
+    # The trials of the fit itself are decoded with those of the halves, and have confidences, too.
     options = [fitted.options, *(half.options for half in fitted.halves)]
     found = FittedConfidence(
         words=fit.words,
         sentences=fit.sentences,
-        weights=weights_checksum(run),
         decoder_options=list(dict.fromkeys(map(options_checksum, options))),
         language_model=fitted.language_model,
         fitted_on=CalibratedOn(
@@ -160,63 +165,10 @@ def keep_confidence(
             posteriors=MeasuredConfidence.of(fit.posteriors),
         ),
         seconds=round(fit.seconds, 1),
-        created=datetime.now(UTC).isoformat(timespec="seconds"),
-        version=__version__,
+        **made_now(run),
     )
-    _write(run, found)
+    found.write(run)
     return found
-
-
-def _write(run: str | Path, found: FittedConfidence) -> None:
-    content = {"format_version": FORMAT_VERSION} | to_mapping(found)
-    text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=100)
-    atomic_write(Path(run) / FILE, f"{HEADER}\n{text}".encode())
-
-
-def take_over_confidence(source: str | Path, run: str | Path) -> None:
-    """Keep the calibration of another run, which a run was adapted from without validation trials.
-
-    Nothing is kept of a calibration that is damaged, or that belongs to other weights.
-
-    Raises:
-        RunError: Where it cannot be written.
-    """
-    try:
-        found = read_confidence(source)
-    except ConfigError:
-        return
-    if found is not None and found.weights == weights_checksum(source):
-        origin = found.source or str(source)
-        _write(run, replace(found, weights=weights_checksum(run), source=origin))
-
-
-def drop_confidence(run: str | Path) -> None:
-    """Remove a run's `confidence.yaml`, which belongs to what the run was before.
-
-    Raises:
-        RunError: Where it cannot be removed.
-    """
-    path = Path(run) / FILE
-    try:
-        path.unlink(missing_ok=True)
-    except OSError as error:
-        what = f"the old confidences cannot be removed: {error.strerror}"
-        raise RunError(what, where=path, fix="remove it") from None
-
-
-def read_confidence(run: str | Path) -> FittedConfidence | None:
-    """Return what was fitted to a run; None where nothing was.
-
-    Raises:
-        ConfigError: For a file that is damaged, with what to do.
-    """
-    path = Path(run) / FILE
-    if not path.exists() and not path.is_symlink():
-        return None
-    try:
-        return from_mapping(FittedConfidence, read_mapping(path), where=path)
-    except CortextError as error:
-        raise ConfigError(error.what, where=path, fix=AGAIN) from None
 
 
 def choose_confidence(
@@ -237,13 +189,12 @@ def choose_confidence(
     Raises:
         ConfigError: For a damaged `confidence.yaml`.
     """
-    if run is None or lm is None or (found := read_confidence(run)) is None:
+    if run is None or lm is None or (found := FittedConfidence.read(run)) is None:
         return ChosenConfidence(None, RAW)
     reasons = {
         "is for sentences that no large model ranks": has_llm,
-        f"belongs to other weights; {REFIT}": found.weights != weights_checksum(run),
-        f"belongs to another language model; {REFIT}": found.language_model.checksum
-        != language_model_checksum(lm),
+        f"belongs to other weights; {REFIT}": not found.belongs_to(run),
+        f"belongs to another language model; {REFIT}": not found.language_model.is_same(lm),
         f"belongs to other decoder options; {REFIT_OPTIONS}": not found.calibrator.goes_with(
             options
         ),

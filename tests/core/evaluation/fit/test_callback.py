@@ -15,9 +15,11 @@ from cortext.decoding import DecoderOptions
 from cortext.decoding.log_probs import log_softmax
 from cortext.decoding.ngram import LanguageModel
 from cortext.errors import Interrupted
-from cortext.evaluation import evaluate, fit_decoder
-from cortext.evaluation.fit_decoder import FitDecoder
-from cortext.evaluation.fitted import Half, WordErrors, read_fitted, weights_checksum, write_fitted
+from cortext.evaluation import evaluate
+from cortext.evaluation.fit import callback
+from cortext.evaluation.fit.callback import FitDecoder
+from cortext.evaluation.fit.fitted_file import weights_checksum
+from cortext.evaluation.fit.options import FittedOptions, Half, WordErrors
 from cortext.evaluation.recognise import recognise
 from cortext.models.gru import GRUConfig, InputNetworkConfig
 from cortext.processes import threads
@@ -51,7 +53,7 @@ def trained(tiny, tmp_path_factory):
     out = tmp_path_factory.mktemp("trained") / "run"
     fit = FitDecoder(tiny.lm, tiny.data, threads=1)
     train(CONFIG, tiny.data, out, lm=tiny.lm, progress=False, callbacks=[fit])
-    assert fit.fitted == read_fitted(out)
+    assert fit.fitted == FittedOptions.read(out)
     return out
 
 
@@ -70,7 +72,7 @@ def resumed(run, tiny, lm=None):
 
 
 def test_training_fits_to_its_validation_trials_with_its_best_weights(tiny, trained, tmp_path):
-    fitted = read_fitted(trained)
+    fitted = FittedOptions.read(trained)
     on = fitted.fitted_on
     assert (on.data, on.split, on.trials, on.words) == (str(tiny.data), "val", 6, 18)
     assert fitted.weights == weights_checksum(trained) is not None
@@ -99,7 +101,7 @@ def test_the_fit_sees_the_logits_of_an_evaluation(tiny, unfinished, monkeypatch)
         raise KeyboardInterrupt
 
     (unfinished / "decoder.yaml").unlink()
-    monkeypatch.setattr(fit_decoder, "fit_to_run", look)
+    monkeypatch.setattr(callback, "fit_to_run", look)
     with pytest.raises(Interrupted):
         resumed(unfinished, tiny)
     found = recognise(unfinished, tiny.data, "val").trials
@@ -121,19 +123,19 @@ def test_an_interrupted_fit_loses_nothing_and_is_done_again(tiny, unfinished, mo
     (unfinished / "decoder.yaml").unlink()
     weights = (unfinished / "model.safetensors").read_bytes()
     with monkeypatch.context() as patch:
-        patch.setattr(fit_decoder, "fit_to_run", stopped)
+        patch.setattr(callback, "fit_to_run", stopped)
         with pytest.raises(Interrupted, match="the model is complete; continue with --resume"):
             resumed(unfinished, tiny)
     assert not (unfinished / "decoder.yaml").exists()
     assert not (unfinished / "summary.json").exists()
     fitted = resumed(unfinished, tiny)
-    assert fitted == read_fitted(unfinished)
+    assert fitted == FittedOptions.read(unfinished)
     assert (unfinished / "summary.json").is_file()
     assert (unfinished / "model.safetensors").read_bytes() == weights
 
 
 def test_a_fit_is_done_again_only_where_it_is_not_that_of_the_run(tiny, unfinished, tmp_path):
-    before = read_fitted(unfinished)
+    before = FittedOptions.read(unfinished)
     assert resumed(unfinished, tiny).created == before.created
     (unfinished / "summary.json").unlink()
     other = shutil.copytree(tiny.lm, tmp_path / "lm")
@@ -176,22 +178,22 @@ def test_the_command_fits_unless_it_is_told_not_to(tiny, tmp_path, capsys):
     files = ["--config", tmp_path / "config.yaml", "--data", tiny.data, "--lm", tiny.lm]
     assert cortext([str(part) for part in ("train", *files, "--out", tmp_path / "run")]) == 0
     assert "decoder options: fitted on 6 val trials, WER" in capsys.readouterr().out
-    assert read_fitted(tmp_path / "run").fitted_on.data == str(tiny.data)
+    assert FittedOptions.read(tmp_path / "run").fitted_on.data == str(tiny.data)
     out = ["--out", tmp_path / "none", "--no-fit", "--json"]
     assert cortext([str(part) for part in ("train", *files, *out)]) == 0
     assert json.loads(capsys.readouterr().out)["decoder_word_errors"] is None
-    assert read_fitted(tmp_path / "none") is None
+    assert FittedOptions.read(tmp_path / "none") is None
 
 
 def adapted(run, tiny, out, *options):
     day = ["--session", "t15.2023.08.13", "--batches", "1"]
     parts = ("adapt", run, "--data", tiny.data, "--out", out, *day, *options)
     assert cortext([str(part) for part in parts]) == 0
-    return read_fitted(out)
+    return FittedOptions.read(out)
 
 
 def test_an_adapted_run_takes_over_its_sources_options(tiny, trained, tmp_path, capsys):
-    before = read_fitted(trained)
+    before = FittedOptions.read(trained)
     taken = adapted(trained, tiny, tmp_path / "without")
     assert taken.options == before.options
     assert taken.source == str(trained)
@@ -206,18 +208,18 @@ def test_fitted_options_replace_the_sources_where_they_make_fewer_errors(
     tiny, trained, tmp_path, monkeypatch, cross_fitted, is_better
 ):
     """The fit begins with the source's options, which make eight errors."""
-    before = read_fitted(trained)
+    before = FittedOptions.read(trained)
     found = made_fit(
         tiny.lm, DecoderOptions(nbest=2), word_errors=WordErrors(9, 8, 6, cross_fitted)
     )
 
     def fit_to_run(run, log_probs, trials, inventory, decoder, **_):
         assert decoder.options == before.options
-        write_fitted(run, found)
+        found.write(run)
         return found
 
-    monkeypatch.setattr(fit_decoder, "FEWEST_WORDS", 9)
-    monkeypatch.setattr(fit_decoder, "fit_to_run", fit_to_run)
+    monkeypatch.setattr(callback, "FEWEST_WORDS", 9)
+    monkeypatch.setattr(callback, "fit_to_run", fit_to_run)
     kept = adapted(trained, tiny, tmp_path / "adapted", "--lm", tiny.lm)
     assert kept.options == (found.options if is_better else before.options)
     assert kept.source == (None if is_better else str(trained))
@@ -227,7 +229,7 @@ def test_fitted_options_replace_the_sources_where_they_make_fewer_errors(
 def test_an_adapted_run_without_fitted_options_before_is_fitted_to_its_day(
     tiny, trained, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(fit_decoder, "FEWEST_WORDS", 9)
+    monkeypatch.setattr(callback, "FEWEST_WORDS", 9)
     run = shutil.copytree(trained, tmp_path / "run")
     (run / "decoder.yaml").unlink()
     fitted = adapted(run, tiny, tmp_path / "adapted", "--lm", tiny.lm)
@@ -241,8 +243,8 @@ def test_an_interrupted_fit_leaves_the_adapted_run(tiny, trained, tmp_path, caps
     def stopped(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(fit_decoder, "FEWEST_WORDS", 9)
-    monkeypatch.setattr(fit_decoder, "fit_to_run", stopped)
+    monkeypatch.setattr(callback, "FEWEST_WORDS", 9)
+    monkeypatch.setattr(callback, "fit_to_run", stopped)
     out = tmp_path / "adapted"
     parts = ["adapt", trained, "--data", tiny.data, "--out", out, "--lm", tiny.lm]
     parts += ["--session", "t15.2023.08.13", "--batches", "1"]
@@ -250,7 +252,7 @@ def test_an_interrupted_fit_leaves_the_adapted_run(tiny, trained, tmp_path, caps
     said = capsys.readouterr().err
     assert "the model is complete; fit with cortext evaluate --fit" in said
     assert (out / "adaptation.json").is_file()
-    assert read_fitted(out).source == str(trained)
+    assert FittedOptions.read(out).source == str(trained)
 
 
 @pytest.mark.slow
@@ -258,13 +260,13 @@ def test_options_of_the_search_reach_a_combination_of_runs(tiny, trained, tmp_pa
     """Two runs with options of their own: the first one's are used, cross-fitted."""
     for number, nbest in enumerate((2, 3)):
         run = shutil.copytree(trained, tmp_path / f"run{number}")
-        fitted = read_fitted(run)
+        fitted = FittedOptions.read(run)
         halves = [
             Half(DecoderOptions(nbest=nbest + side + 1), half.trials)
             for side, half in enumerate(fitted.halves)
         ]
         options = DecoderOptions(nbest=nbest)
-        write_fitted(run, replace(fitted, options=options, halves=halves))
+        replace(fitted, options=options, halves=halves).write(run)
         evaluate(run, tiny.data, "val", tiny.lm, tmp_path / f"eval{number}")
     evaluations = [tmp_path / "eval0", tmp_path / "eval1"]
     parts = ["ensemble", *evaluations, "--method", "average", "--lm", tiny.lm]

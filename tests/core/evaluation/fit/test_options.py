@@ -18,17 +18,14 @@ from cortext.decoding.ngram.language_model import file_checksums, language_model
 from cortext.errors import ConfigError, CortextError, DataError, DecodingError
 from cortext.evaluation import decode, evaluate
 from cortext.evaluation.decoder_options import choose_options, options_for
-from cortext.evaluation.fitted import (
-    Fitted,
+from cortext.evaluation.fit.fitted_file import FittedWith
+from cortext.evaluation.fit.options import (
     FittedOn,
-    FittedWith,
+    FittedOptions,
     Half,
     TrialName,
     fit_to_run,
     kept_before,
-    read_fitted,
-    take_over,
-    write_fitted,
 )
 from cortext.text.inventory import LM
 
@@ -62,7 +59,7 @@ def keys(trials):
     return " ".join(trial.key for trial in trials)
 
 
-def fitted_with(lm: Path, **changes) -> Fitted:
+def fitted_with(lm: Path, **changes) -> FittedOptions:
     """Lists of one sentence for the first day, three for the second, two for all other trials."""
     halves = [
         Half(DecoderOptions(nbest=1), keys(FIRST)),
@@ -76,7 +73,7 @@ def fitted_with(lm: Path, **changes) -> Fitted:
 def run(tiny, tmp_path):
     """A run with fitted options, and an untouched language model beside it."""
     folder = shutil.copytree(tiny.run, tmp_path / "run")
-    write_fitted(folder, fitted_with(tiny.lm))
+    fitted_with(tiny.lm).write(folder)
     return folder
 
 
@@ -91,7 +88,7 @@ def other_lm(tiny, tmp_path_factory):
 
 def test_a_file_written_by_hand_is_read(tmp_path):
     (tmp_path / "decoder.yaml").write_text(MINIMAL)
-    fitted = read_fitted(tmp_path)
+    fitted = FittedOptions.read(tmp_path)
     assert fitted.options == DecoderOptions(nbest=2)
     assert fitted.word_errors.rate("cross_fitted") == 0.5
     assert "fitted on 6 val trials, WER 66.7 % before and 50.0 % cross-fitted" in fitted.about
@@ -100,14 +97,22 @@ def test_a_file_written_by_hand_is_read(tmp_path):
 def test_what_is_written_is_read_again_and_names_every_option(tiny, tmp_path):
     priors = {"BLANK": 0.6, "SIL": 0.1}
     fitted = fitted_with(tiny.lm, options=DecoderOptions(label_priors=priors, recombine="max"))
-    write_fitted(tmp_path, fitted)
-    assert read_fitted(tmp_path) == fitted
+    fitted.write(tmp_path)
+    assert FittedOptions.read(tmp_path) == fitted
     content = yaml.safe_load((tmp_path / "decoder.yaml").read_text())
     # A later version may have other defaults: the file does not lean on them.
     every = {field.name for field in dataclasses.fields(DecoderOptions)}
     assert content["options"].keys() == every - {"llm"}
     assert content["options"]["label_priors"] == priors
-    assert next(iter(content)) == "format_version"
+    header, *_ = (tmp_path / "decoder.yaml").read_text().splitlines()
+    assert header == (
+        "# Decoder options that cortext has fitted to this run; delete the file to go without them."
+    )
+    keys = (
+        "format_version options language_model fitted_on word_errors halves weights tried seconds"
+        " created version source"
+    )
+    assert list(content) == keys.split()
     assert [path.name for path in tmp_path.iterdir()] == ["decoder.yaml"]
 
 
@@ -316,7 +321,7 @@ def crossed(tiny, tmp_path_factory):
     """An evaluation of the split that options were fitted on."""
     folder = tmp_path_factory.mktemp("crossed")
     run = shutil.copytree(tiny.run, folder / "run")
-    write_fitted(run, fitted_with(tiny.lm))
+    fitted_with(tiny.lm).write(run)
     return run, folder / "eval", evaluate(run, tiny.data, "val", tiny.lm, folder / "eval")
 
 
@@ -398,7 +403,7 @@ def test_evaluate_fits_to_its_split_and_keeps_the_result(tiny, run, tmp_path, ca
     data = ["--data", tiny.data, "--lm", tiny.lm, "--out", tmp_path / "eval"]
     assert cortext([str(part) for part in ("evaluate", run, *data, "--fit", "--json")]) == 0
     printed = capsys.readouterr()
-    fitted = read_fitted(run)
+    fitted = FittedOptions.read(run)
     assert fitted.language_model == FittedWith(str(tiny.lm), language_model_checksum(tiny.lm))
     assert fitted.fitted_on == FittedOn(str(tiny.data), "val", 6, 18, 6)
     assert fitted.has_seen(VAL)
@@ -432,16 +437,16 @@ def test_a_fit_without_words_or_sentences_is_refused_and_leaves_nothing(tiny, ru
 
 def test_an_adapted_run_takes_over_what_was_fitted_to_its_source(tiny, run, tmp_path):
     adapted = shutil.copytree(tiny.run, tmp_path / "adapted")
-    write_fitted(run, fitted_with(tiny.lm, weights="00000000"))
-    taken = take_over(run, adapted)
-    assert taken == read_fitted(adapted)
+    fitted_with(tiny.lm, weights="00000000").write(run)
+    taken = FittedOptions.take_over(run, adapted)
+    assert taken == FittedOptions.read(adapted)
     assert taken.weights is None  # it was not fitted to those of the adapted run
     options, note = options_for(adapted, tiny.lm)
     assert options == DecoderOptions(nbest=2)
     assert note.endswith(f", taken over from {run}")
-    assert take_over(tiny.run, tmp_path) is None
+    assert FittedOptions.take_over(tiny.run, tmp_path) is None
     (run / "decoder.yaml").write_text("options: [")
-    assert take_over(run, tmp_path) is None
+    assert FittedOptions.take_over(run, tmp_path) is None
     assert not (tmp_path / "decoder.yaml").exists()
 
 
@@ -462,11 +467,11 @@ def test_trials_without_a_sentence_have_no_part_in_a_fit(tiny, run):
     fitted = fit_to_run(run, log_probs, trials, LM, decoder, data="packed", split="val")
     assert fitted.fitted_on == FittedOn("packed", "val", 6, 18, 6)
     assert fitted.has_seen(VAL)
-    assert fitted == read_fitted(run)
+    assert fitted == FittedOptions.read(run)
 
 
 def test_options_of_earlier_weights_are_used_and_named_as_such(tiny, run):
-    write_fitted(run, fitted_with(tiny.lm, weights="00000000"))
+    fitted_with(tiny.lm, weights="00000000").write(run)
     options, note = options_for(run, tiny.lm)
     assert options == DecoderOptions(nbest=2)
     assert note.endswith("; its weights have changed since")

@@ -9,19 +9,11 @@ from cortext.cores import available_cores
 from cortext.data.packed import PackedSplit
 from cortext.decoding import Decoder
 from cortext.decoding.log_probs import log_softmax
-from cortext.decoding.ngram.language_model import LanguageModel, language_model_checksum
-from cortext.errors import ConfigError, DataError, Interrupted
-from cortext.evaluation.confidence import drop_confidence, keep_confidence, read_confidence
-from cortext.evaluation.fit_confidence import fit_confidence
-from cortext.evaluation.fitted import (
-    Fitted,
-    TrialName,
-    fit_to_run,
-    read_fitted,
-    take_over,
-    weights_checksum,
-    write_fitted,
-)
+from cortext.decoding.ngram.language_model import LanguageModel
+from cortext.errors import DataError, Interrupted
+from cortext.evaluation.fit.confidence import FittedConfidence, keep_confidence
+from cortext.evaluation.fit.options import FittedOptions, TrialName, fit_to_run
+from cortext.evaluation.fit.regression import fit_confidence
 from cortext.evaluation.logits import logits_of
 from cortext.models import load_model
 from cortext.models.card import CTC, read_card
@@ -61,10 +53,10 @@ class FitDecoder(Callback):
         self.data = data
         self.source = source
         self.threads = threads or available_cores()
-        self.found: dict[str, Fitted] = {}
+        self.found: dict[str, FittedOptions] = {}
 
     @property
-    def fitted(self) -> Fitted | None:
+    def fitted(self) -> FittedOptions | None:
         """Result of a run of one participant."""
         return self.found.get("")
 
@@ -103,11 +95,12 @@ class FitDecoder(Callback):
             if found is not None:
                 self.found[name] = found
             if found is None or found.weights is None or self.lm is None:
-                drop_confidence(run)  # options of another run: so were its confidences
+                # Options of another run, or none: an earlier calibration is for other options.
+                FittedConfidence.drop(run)
             elif not _calibrated(run, found):
                 self._calibrate(trainer, run, replace(split, columns=None), found)
 
-    def fit(self, trainer: Trains, run: Path, split: PackedSplit) -> Fitted | None:
+    def fit(self, trainer: Trains, run: Path, split: PackedSplit) -> FittedOptions | None:
         """Fit to a run's best weights, unless that was done on the same trials.
 
         Args:
@@ -116,26 +109,29 @@ class FitDecoder(Callback):
             split: Its validation trials, with all features.
         """
         trials = [TrialName.of(split, i) for i in range(len(split))]
-        before = None if self.source is None else take_over(self.source, run)
+        # First, so that a run whose training is interrupted here has options already.
+        before = None if self.source is None else FittedOptions.take_over(self.source, run)
         if self.lm is None or (self.source is not None and _words(trials) < FEWEST_WORDS):
             return before
         decoder = Decoder.from_dir(self.lm)
-        checksum = language_model_checksum(self.lm)
-        if (done := _done(run, checksum, trials)) is not None:
+        if (done := _done(run, self.lm, trials)) is not None:
             return done
-        if before is None or before.language_model.checksum != checksum:
+        if before is None or not before.language_model.is_same(self.lm):
             return self._fitted(trainer, run, split, trials, decoder)
         start = decoder.with_options(**vars(before.options))
         fitted = self._fitted(trainer, run, split, trials, start)
         if fitted.word_errors.cross_fitted < fitted.word_errors.start:
             return fitted
-        write_fitted(run, before)
+        before.write(run)  # the fit has replaced it
         return before
 
-    def _calibrate(self, trainer: Trains, run: Path, split: PackedSplit, fitted: Fitted) -> None:
+    def _calibrate(
+        self, trainer: Trains, run: Path, split: PackedSplit, fitted: FittedOptions
+    ) -> None:
         """Fit confidences to the sentences that the fitted options find, and keep them."""
         assert self.lm is not None
-        drop_confidence(run)
+        # Before the work: where it fails, nothing is left that was fitted to something else.
+        FittedConfidence.drop(run)
         device = trainer.device_spec.device
         model = load_model(run, device if device.startswith("cuda") else "cpu")
         try:
@@ -162,7 +158,7 @@ class FitDecoder(Callback):
         split: PackedSplit,
         trials: list[TrialName],
         decoder: Decoder,
-    ) -> Fitted:
+    ) -> FittedOptions:
         """Compute logits and fit to them."""
         device = trainer.device_spec.device
         model = load_model(run, device if device.startswith("cuda") else "cpu")
@@ -186,12 +182,9 @@ def _words(trials: list[TrialName]) -> int:
     return sum(len(trial.reference.split()) for trial in trials)
 
 
-def _calibrated(run: Path, fitted: Fitted) -> bool:
+def _calibrated(run: Path, fitted: FittedOptions) -> bool:
     """Tell whether the run's confidences were fitted with its weights and these options."""
-    try:
-        found = read_confidence(run)
-    except ConfigError:  # damaged
-        return False
+    found = FittedConfidence.read_sound(run)
     return (
         found is not None
         and found.weights == fitted.weights
@@ -200,16 +193,13 @@ def _calibrated(run: Path, fitted: Fitted) -> bool:
     )
 
 
-def _done(run: Path, checksum: str, trials: list[TrialName]) -> Fitted | None:
+def _done(run: Path, lm: str | Path, trials: list[TrialName]) -> FittedOptions | None:
     """Return what was fitted to the run's weights on these trials with this language model."""
-    try:
-        found = read_fitted(run)
-    except ConfigError:  # damaged
-        return None
+    found = FittedOptions.read_sound(run)
     if (
         found is not None
-        and found.weights == weights_checksum(run)
-        and found.language_model.checksum == checksum
+        and found.belongs_to(run)
+        and found.language_model.is_same(lm)
         and found.has_seen([trial for trial in trials if trial.reference])
     ):
         return found

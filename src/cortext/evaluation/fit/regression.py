@@ -28,10 +28,10 @@ from cortext.decoding.confidence import (
 )
 from cortext.decoding.log_probs import log_softmax
 from cortext.errors import DataError
-from cortext.evaluation.calibration import Calibration, calibration, words_right
-from cortext.evaluation.drifted import DriftedDay, statistics
-from cortext.evaluation.fitted import TrialName
-from cortext.evaluation.fitting import halves
+from cortext.evaluation.fit.calibration import Calibration, calibration, words_right
+from cortext.evaluation.fit.drifted import DriftedDay, statistics
+from cortext.evaluation.fit.options import TrialName
+from cortext.evaluation.fit.search import halves
 from cortext.evaluation.logits import logits_of
 from cortext.models import AcousticModel
 from cortext.processes import Progress
@@ -261,7 +261,7 @@ def fit_logistic(
             intercept is free, so that the mean probability is the share of right ones.
     """
     mean_K, scale_K = signals_NK.mean(axis=0), signals_NK.std(axis=0)
-    scale_K = np.where(scale_K > 0, scale_K, 1.0)
+    scale_K = np.where(scale_K > 0, scale_K, 1.0)  # a constant signal stays 0
     x_NK = np.column_stack([np.ones(len(signals_NK)), (signals_NK - mean_K) / scale_K])
     y_N = np.asarray(right_N, dtype=np.float64)
     ridge_K = np.full(x_NK.shape[1], ridge)
@@ -278,6 +278,7 @@ def fit_logistic(
         slope_K = x_NK.T @ (p_N - y_N) + ridge_K * weight_K
         curvature_KK = (x_NK * (p_N * (1 - p_N))[:, None]).T @ x_NK + np.diag(ridge_K)
         step_K = np.linalg.solve(curvature_KK, slope_K)
+        # A full step can overshoot where few words are wrong: shorten it until it helps.
         while cost(weight_K - step_K) > cost(weight_K) and np.abs(step_K).max() > 1e-10:
             step_K /= 2
         weight_K -= step_K

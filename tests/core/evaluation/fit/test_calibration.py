@@ -7,7 +7,7 @@ import pytest
 
 from cortext.decoding.nbest import Word
 from cortext.errors import DataError
-from cortext.evaluation.calibration import Calibration, auroc, calibration, words_right
+from cortext.evaluation.fit.calibration import Calibration, auroc, calibration, words_right
 from cortext.text.language import read_language
 
 

@@ -208,6 +208,7 @@ def _resampled(sums: np.ndarray, seed: int, n_boot: int) -> tuple[np.ndarray, np
     share = np.full(n_sentences, 1 / n_sentences)
     drawn = np.zeros((*sums.shape[:2], n_boot))
     for resample in range(n_boot):
+        # How often each sentence is drawn is all that counts: a product gives every sum at once.
         drawn[:, :, resample] = sums @ generator.multinomial(n_sentences, share)
     some = drawn[0, -1] > 0
     return _ece(drawn[:, :N_BINS]), drawn[2, -1][some] / drawn[0, -1][some]

@@ -178,6 +178,7 @@ def fit_options(
         what = f"{len(log_probs)} trials, {len(references)} references, {len(blocks)} blocks"
         raise DataError(f"{what}; one of each per trial is needed")
     start = DecoderOptions.of(start)
+    # Without a large model, which would be asked about each trial again for every setting.
     decoder = (lm if isinstance(lm, Decoder) else Decoder.from_dir(lm)).with_llm(None)
     language = decoder.language
     sentences = [language.normalize(reference) for reference in references]
@@ -268,6 +269,7 @@ def halves(sentences: Sequence[str], blocks: Sequence[Hashable]) -> np.ndarray:
     for sentence, block in zip(sentences, blocks, strict=True):
         if sentence:
             sides[sentence].add(half_of_block[block])
+    # A sentence on both sides would judge options by what they were fitted on: it gets one.
     fixed = {sentence: side.pop() for sentence, side in sides.items() if len(side) == 1}
     half_of = _balanced(words, fixed)
     if len(set(half_of.values())) == 1:  # one block
@@ -297,6 +299,7 @@ def _drawn(
     with_words_B = [index for index, sentence in enumerate(sentences) if sentence]
     drawn_B = np.random.default_rng(seed).permutation(with_words_B)
     total_B = np.cumsum([len(log_probs[index]) for index in drawn_B])
+    # Cross-fitting needs a trial of each half, however long the first ones are.
     first_of_half = [int((half_B[drawn_B] == half).argmax()) for half in (0, 1)]
     return drawn_B[: max(int((total_B <= frames).sum()), max(first_of_half) + 1)]
 
@@ -329,6 +332,7 @@ class _Judge:
         for part in PARTS:
             some_B = indices_B[: math.ceil(len(indices_B) / part)]
             more_B = self._errors(options, some_B) - self._errors(than, some_B)
+            # Standard error of the sum of the differences, were their true mean 0.
             noise = math.sqrt((more_B**2).sum())
             if more_B.sum() > LOSS * noise:
                 return False

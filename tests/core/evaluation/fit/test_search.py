@@ -8,8 +8,8 @@ from cortext.decoding import Decoder, DecoderOptions
 from cortext.decoding.fake import fake_log_probs
 from cortext.decoding.nbest import Hypothesis, NBest
 from cortext.errors import DataError, DecodingError
-from cortext.evaluation import fitting
-from cortext.evaluation.fitting import fit_options, halves
+from cortext.evaluation.fit import search
+from cortext.evaluation.fit.search import fit_options, halves
 from cortext.text.inventory import LM
 from cortext.text.language import EN
 
@@ -184,7 +184,7 @@ def test_what_is_reported_is_decoded_with_the_beam_of_the_options():
 
 
 def test_a_search_ends_after_the_steps_that_it_may_take(monkeypatch):
-    monkeypatch.setattr(fitting, "MOST_STEPS", 5)
+    monkeypatch.setattr(search, "MOST_STEPS", 5)
     assert fitted_where(lambda options, trial: False).tried == 5  # the same in all searches
 
 

@@ -1,21 +1,24 @@
 """A calibration is used for the weights, language model and options of its fit, and no others."""
 
+import re
+
 import numpy as np
 import pytest
+import yaml
 from made_fit import made_fit
 from untrained import untrained_run
 
 from cortext.decoding import DecoderOptions
 from cortext.decoding.confidence import SENTENCE_SIGNALS, WORD_SIGNALS, Logistic, Signal
 from cortext.decoding.ngram import LanguageModel
-from cortext.evaluation.calibration import calibration
-from cortext.evaluation.confidence import (
+from cortext.evaluation.fit.calibration import calibration
+from cortext.evaluation.fit.confidence import (
     RAW,
+    FittedConfidence,
     choose_confidence,
     keep_confidence,
-    take_over_confidence,
 )
-from cortext.evaluation.fit_confidence import ConfidenceFit
+from cortext.evaluation.fit.regression import ConfidenceFit
 
 FITTED = DecoderOptions(beam=11)
 
@@ -75,19 +78,40 @@ def test_a_run_that_was_adapted_from_it_keeps_the_calibration(lms, run, tmp_path
         untrained_run(tmp_path / name, ["t15.2026.01.01", "t15.2026.01.02"], 8)
         for name in ("new", "newer")
     )
-    take_over_confidence(run, new)
-    take_over_confidence(new, newer)
+    FittedConfidence.take_over(run, new)
+    FittedConfidence.take_over(new, newer)
     for each in (new, newer):
         found = choose_confidence(each, lms / "own", FITTED)
         assert found.calibrator == choose_confidence(run, lms / "own", FITTED).calibrator
         assert found.note.endswith(f"trials of {run}, which it was adapted from")
 
 
-def test_nothing_is_kept_of_a_calibration_for_other_weights_or_of_a_damaged_one(run, tmp_path):
+@pytest.mark.parametrize("damage", ["other weights", "no calibration"])
+def test_nothing_is_kept_of_a_calibration_for_other_weights_or_of_a_damaged_one(
+    run, tmp_path, damage
+):
     new = untrained_run(tmp_path / "new", ["t15.2026.01.01"], 8)
-    (run / "confidence.yaml").write_text("words: 1\n")
-    take_over_confidence(run, new)
+    path = run / "confidence.yaml"
+    if damage == "other weights":
+        path.write_text(re.sub("^weights: .*$", "weights: other", path.read_text(), flags=re.M))
+        assert FittedConfidence.read(run).weights == "other"
+    else:
+        path.write_text("words: 1\n")
+    assert FittedConfidence.take_over(run, new) is None
     assert not (new / "confidence.yaml").exists()
+
+
+def test_the_file_keeps_its_first_line_and_the_order_of_its_keys(run):
+    header, *lines = (run / "confidence.yaml").read_text().splitlines()
+    assert header == (
+        "# Calibration of confidences that cortext has fitted to this run; delete the file to go"
+        " without it."
+    )
+    keys = (
+        "format_version words sentences weights decoder_options language_model fitted_on seconds"
+        " created version source"
+    )
+    assert list(yaml.safe_load("\n".join(lines))) == keys.split()
 
 
 def test_other_weights_have_posteriors(lms, run):

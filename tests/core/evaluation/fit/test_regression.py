@@ -7,9 +7,9 @@ from sklearn.metrics import brier_score_loss, roc_auc_score
 
 from cortext.decoding.confidence import WORD_SIGNALS, log_odds
 from cortext.errors import DataError
-from cortext.evaluation.calibration import calibration
-from cortext.evaluation.drifted import DriftedDay, statistics
-from cortext.evaluation.fit_confidence import Sentence, fit_logistic, fit_sentences
+from cortext.evaluation.fit.calibration import calibration
+from cortext.evaluation.fit.drifted import DriftedDay, statistics
+from cortext.evaluation.fit.regression import Sentence, fit_logistic, fit_sentences
 
 WEIGHTS_K = np.array([1.0, 0.4, 0.0, -0.3, -1.2])
 

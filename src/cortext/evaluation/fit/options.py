@@ -10,32 +10,20 @@ import hashlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
-import yaml
 
-from cortext import __version__
-from cortext.config import from_mapping, read_mapping, to_mapping
 from cortext.data.packed import PackedSplit
 from cortext.decoding import Decoder
-from cortext.decoding.ngram.language_model import language_model_checksum
 from cortext.decoding.options import DecoderOptions
-from cortext.errors import ConfigError, CortextError
-from cortext.evaluation.fitting import Fit, fit_options
-from cortext.files import atomic_write
+from cortext.errors import ConfigError
+from cortext.evaluation.fit.fitted_file import FORMAT_VERSION, FittedFile, FittedWith, made_now
+from cortext.evaluation.fit.search import Fit, fit_options
 from cortext.processes import Progress
 from cortext.text.inventory import Inventory
-
-FILE = "decoder.yaml"
-FORMAT_VERSION = 1
-HEADER = (
-    "# Decoder options that cortext has fitted to this run; delete the file to go without them."
-)
-AGAIN = "fit anew with `cortext evaluate --fit`, or delete the file"
 
 
 @dataclass(frozen=True)
@@ -66,15 +54,6 @@ class TrialName:
         """Eight hexadecimal digits, which give nothing away of the sentence."""
         text = f"{self.session}/{self.block}/{self.trial} {self.reference}"
         return hashlib.sha256(text.encode()).hexdigest()[:8]
-
-
-@dataclass(frozen=True)
-class FittedWith:
-    """The language model that options were fitted with."""
-
-    path: str
-    checksum: str
-    """See `language_model_checksum`."""
 
 
 @dataclass(frozen=True)
@@ -124,7 +103,7 @@ class Half:
 
 
 @dataclass(frozen=True)
-class Fitted:
+class FittedOptions(FittedFile):
     """The contents of `decoder.yaml`.
 
     Attributes:
@@ -133,13 +112,16 @@ class Fitted:
         fitted_on: The trials that they were fitted on.
         word_errors: Word errors before and after.
         halves: Options that were fitted without each half of the trials.
-        weights: Checksum of the run's weights; None where it is not known.
         tried: Settings that the search tried.
         seconds: Time that the search took.
-        created: Time of the fit (UTC).
-        version: Version of cortext.
         source: The run whose options an adapted run took over; None for a run's own.
     """
+
+    FILE = "decoder.yaml"
+    NAME = "decoder options"
+    HEADER = (
+        "# Decoder options that cortext has fitted to this run; delete the file to go without them."
+    )
 
     options: DecoderOptions
     language_model: FittedWith
@@ -154,9 +136,19 @@ class Fitted:
     source: str | None = None
     format_version: int = FORMAT_VERSION
 
-    def __post_init__(self) -> None:
-        if self.format_version != FORMAT_VERSION:
-            raise ConfigError(f"format_version is {self.format_version}, not {FORMAT_VERSION}")
+    def _content(self) -> dict[str, Any]:
+        content = super()._content()
+        for part in (content, *content["halves"]):
+            # A fit is of the n-gram's search alone: a large model's settings have no part in it.
+            del part["options"]["llm"]
+            # Options hold priors as pairs, to be hashable; a mapping is easier to read and change.
+            part["options"]["label_priors"] = dict(part["options"]["label_priors"])
+        return content
+
+    def _adapted(self, source: str | Path, run: str | Path) -> Self:
+        # Adapted weights differ little, so that its source's options are better than the defaults.
+        # They count as fitted to no weights: a later fit does not take them for its own.
+        return replace(self, source=str(source), weights=None)
 
     @cached_property
     def _by_key(self) -> dict[str, DecoderOptions]:
@@ -181,70 +173,13 @@ class Fitted:
         return f"{found}, WER {100 * before:.1f} % before and {100 * after:.1f} % cross-fitted"
 
 
-def read_fitted(run: str | Path) -> Fitted | None:
-    """Return what was fitted to a run; None where nothing was.
-
-    Raises:
-        ConfigError: For a file that is damaged, with what to do.
-    """
-    path = Path(run) / FILE
-    return read_fitted_file(path) if path.exists() or path.is_symlink() else None
-
-
-def read_fitted_file(path: Path) -> Fitted:
-    """Return the contents of a `decoder.yaml`, wherever it is.
-
-    Raises:
-        ConfigError: For a file that is missing or damaged, with what to do.
-    """
-    try:
-        return from_mapping(Fitted, read_mapping(path), where=path)
-    except CortextError as error:
-        raise ConfigError(error.what, where=path, fix=AGAIN) from None
-
-
-def take_over(source: str | Path, run: str | Path) -> Fitted | None:
-    """Keep in a run what was fitted to another one, which it was adapted from.
-
-    Returns:
-        The fit; None where nothing was fitted to the other run, or its file is damaged.
-    """
-    try:
-        fitted = read_fitted(source)
-    except ConfigError:
-        return None
-    if fitted is not None:
-        fitted = replace(fitted, source=str(source), weights=None)
-        write_fitted(run, fitted)
-    return fitted
-
-
 def kept_before(run: str | Path) -> str | None:
     """Return a description of what was fitted to a run; None where nothing was."""
     try:
-        fitted = read_fitted(run)
+        fitted = FittedOptions.read(run)
     except ConfigError:
         return "in a damaged file"
     return None if fitted is None else fitted.about
-
-
-def write_fitted(run: str | Path, fitted: Fitted) -> None:
-    """Write `decoder.yaml` of a run, whole or not at all.
-
-    Raises:
-        RunError: Where it cannot be written; an earlier file stays.
-    """
-    content = {"format_version": FORMAT_VERSION} | to_mapping(fitted)
-    for part in (content, *content["halves"]):
-        part["options"] = _plain(part["options"])
-    text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=100)
-    atomic_write(Path(run) / FILE, f"{HEADER}\n{text}".encode())
-
-
-def _plain(options: dict[str, Any]) -> dict[str, Any]:
-    """Return options as they are written: a large model's have no part in a fit."""
-    search = {name: value for name, value in options.items() if name != "llm"}
-    return search | {"label_priors": dict(options["label_priors"])}
 
 
 def fit_to_run(
@@ -258,7 +193,7 @@ def fit_to_run(
     split: str,
     threads: int = 1,
     progress: Progress | None = None,
-) -> Fitted:
+) -> FittedOptions:
     """Fit decoder options to a run's log-probabilities, and keep them in its `decoder.yaml`.
 
     Args:
@@ -288,9 +223,9 @@ def fit_to_run(
         threads=threads,
         progress=progress,
     )
-    fitted = Fitted(
+    fitted = FittedOptions(
         options=fit.options,
-        language_model=FittedWith(str(decoder.lm_dir), language_model_checksum(decoder.lm_dir)),
+        language_model=FittedWith.of(decoder.lm_dir),
         fitted_on=FittedOn(
             data=str(data),
             split=split,
@@ -305,13 +240,11 @@ def fit_to_run(
             cross_fitted=fit.cross_fitted.counts.errors,
         ),
         halves=_halves(fit, known),
-        weights=weights_checksum(run),
         tried=fit.tried,
         seconds=round(fit.seconds, 1),
-        created=datetime.now(UTC).isoformat(timespec="seconds"),
-        version=__version__,
+        **made_now(run),
     )
-    write_fitted(run, fitted)
+    fitted.write(run)
     return fitted
 
 
@@ -323,10 +256,3 @@ def _halves(fit: Fit, trials: Sequence[TrialName]) -> list[Half]:
         own = (key for key, half in zip(keys, fit.half, strict=True) if half == side)
         found.append(Half(fit.halves[1 - side], " ".join(own)))
     return found
-
-
-def weights_checksum(run: str | Path) -> str | None:
-    """Return the checksum that a run's weights were written with; None where there is none."""
-    from cortext.models.storage import read_metadata
-
-    return read_metadata(Path(run) / "model.safetensors").get("crc32")
