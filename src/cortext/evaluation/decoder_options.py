@@ -85,7 +85,7 @@ def choose_options(
         options: None: the options fitted to the run, if they were fitted with this language model,
             else the defaults. Otherwise `DecoderOptions`, a mapping of their fields, a YAML file of
             them (or a `decoder.yaml`), a run directory, whose fitted options are used, or
-            `default`. A mapping or file that has nothing but a section `llm` leaves the search as
+            `default`. A mapping or file that has only a section `llm` leaves the search as
             None does.
 
     Raises:

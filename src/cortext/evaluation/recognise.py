@@ -55,7 +55,7 @@ class Results:
         options: Options of the search for trials that no fit has seen, and where they come from.
         cross_fitted: Options for trials that the fit has seen, by the trial's number.
         seconds: What each stage took.
-        llm: What is known of the large language model; None without one.
+        llm: Description of the large language model; None without one.
         confidence: What the confidences of words are; None without a search.
         limited: Vocabularies that the sentences of some trials are made of.
         conventions: Tokens, language and length of a bin of the trials.
@@ -132,7 +132,7 @@ def recognise(
         device: Where the model runs.
         skip_bad: Leave bad trials out and report them.
         description: The release's table of blocks, for post-implant days and corpora.
-        logits: float32 [P, V] by the trial's position in the split, where a model that goes on
+        logits: float32 [P, V] by the trial's position in the split, where a model that keeps
             learning has made them; None lets the run's model make them.
         progress: Called with steps done and in all.
 

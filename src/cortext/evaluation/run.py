@@ -214,7 +214,7 @@ def _measure(found: Results, blocks: Description, seed: int) -> dict[str, Any]:
     """Return all fields of `Metrics` but the seconds."""
     trials = found.trials
     sessions = [trial.session for trial in trials]
-    # Apart, because the network may have learnt the sentences of the training split by heart.
+    # Apart, because the network may have memorised the sentences of the training split.
     known = _training_sentences(found)
     seen, unseen = split_by_seen(trials, known) if known else ((), ())
     seen_rates = unseen_rates = None

@@ -57,7 +57,7 @@ class Trainer(Described):
         task: The task, built for this very configuration; None builds the task that the
             configuration names (CTC on phonemes if it names none).
         lm: A language-model directory; without it no WER is reported.
-        resume: Go on with an unfinished run, bit-exactly.
+        resume: Continue an unfinished run, bit-exactly.
         device: `cpu`, `cuda`, `cuda:N` or `tpu`; a `DeviceSpec` has more settings.
         init_from: A run whose weights to start from; None for fresh ones. Day layers are matched by
             session name; those of new sessions start afresh.
@@ -354,7 +354,7 @@ class Trainer(Described):
         `metrics.jsonl` is cut back to its length at that state.
         """
         check_text(name, "name")
-        self._go_on_from(*self.run_directory.load_named(name, self._note))
+        self._continue_from(*self.run_directory.load_named(name, self._note))
         if self.processes.first:
             MetricsLog(self.run_directory.metrics, self.state.metrics_bytes).close()
         self.save()
@@ -375,14 +375,14 @@ class Trainer(Described):
         say(line, self.processes.first)
 
     def _restore(self) -> None:
-        """Go on from the last state, or write the first one."""
+        """Continue from the last state, or write the first one."""
         saved = self.run_directory.load_state(self._note)
         if saved is None:
             self._write_state()
         else:
-            self._go_on_from(*saved)
+            self._continue_from(*saved)
 
-    def _go_on_from(self, tensors: dict[str, torch.Tensor], state: RunState) -> None:
+    def _continue_from(self, tensors: dict[str, torch.Tensor], state: RunState) -> None:
         identity = self.state.data
         if state.data:  # an imported run has no identity
             check_same_data(state.data, identity, self.run_directory.path)
@@ -398,7 +398,7 @@ class Trainer(Described):
             raise RunError(what, where=self.run_directory.path, fix="start another run") from None
         self.state = state
         state.data = identity
-        self.log.go_on_from(state)
+        self.log.continue_from(state)
         if state.finished and state.best is None:
             # The best weights are lost, and no validation will follow: keep the last weights.
             self.keep_best(state.last)

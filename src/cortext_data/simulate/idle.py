@@ -6,7 +6,7 @@ that of a trial.
 
 Sources: inner speech has the representation of attempted speech with weaker activity (Kunz et al.
 2025, Cell, doi 10.1016/j.cell.2025.06.015); how much weaker is `inner_modulation`. Premotor cortex
-answers to speech that is heard, in an acoustic and not an articulatory code (Cheung et al. 2016,
+answers to the speech of others, in an acoustic and not an articulatory code (Cheung et al. 2016,
 eLife 5:e12577). Chewing has 0.94 to 2.17 cycles a second, 1.57 on average, in episodes of 13 s (Po
 et al. 2011, J. Dent. Res. 90). All other numbers are choices. Among them, inner speech has no
 motor-intent dimension of its own, by which Kunz et al. tell it from attempts: only its strength
@@ -63,7 +63,7 @@ class IdleConfig:
     stretch_s: tuple[float, float] = (20.0, 60.0)
     """Shortest and longest idle stretch of a recording without sentences, in seconds."""
     heard_share: float = 0.4
-    """Share of the living electrodes of 55b and dorsal 6v that answer to speech that is heard."""
+    """Share of the living electrodes of 55b and dorsal 6v that answer to the speech of others."""
     heard_modulation: float = 0.3
     """Modulation depth of these answers, over the depth of the electrode in attempted speech."""
     chews_hz: tuple[float, float] = (1.0, 2.0)
@@ -151,7 +151,7 @@ def continuous(
         day: Days since implantation.
         number: Number of the recording on that day; it names the random streams.
         seconds: Length of all idle stretches together.
-        prompts: Sentences that are attempted, said inwardly and heard; each draws from them.
+        prompts: Sentences of attempted, inner and others' speech; each draws from them.
         n_sentences: Sentences to attempt.
         idle: Strength and rhythm of what the person does in idle stretches.
     """
@@ -241,7 +241,7 @@ class _Making:
         padding = np.zeros((max_lead_bins(self._config), len(ARTICULATORS)), dtype=np.float32)
         answers_TE = np.zeros((self._n_bins, len(self._e.lead_E)), dtype=np.float32)
         lag = round(HEARD_LAG_MS / self._config.bin_ms)
-        weights_KE = heard_weights(self._config, self._e, self._idle)
+        weights_KE = other_speech_weights(self._config, self._e, self._idle)
         scale_K = vocabulary(self._config).position_scale_K
         for first, sounds_TK in self._heard:
             begin = first + lag
@@ -325,8 +325,8 @@ def _bump(n_bins: int) -> np.ndarray:
     return bump
 
 
-def heard_weights(config: SimulatorConfig, e: Electrodes, idle: IdleConfig) -> np.ndarray:
-    """Return the log rate per standardised movement of another speaker, float32 [K, E].
+def other_speech_weights(config: SimulatorConfig, e: Electrodes, idle: IdleConfig) -> np.ndarray:
+    """Return the log rate per standardised movement of another person's speech, float32 [K, E].
 
     The code is drawn apart from the electrodes' own tuning. Most electrodes do not answer.
     """

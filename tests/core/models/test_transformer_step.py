@@ -128,8 +128,10 @@ def test_batches_and_gradients_have_the_modules_own_step():
             None,
             tuple(each.expand(*each.shape[:1], 3, *each.shape[2:]) for each in state),
         ):
-            found = fast.blocks.go_on(torch.ones(3, 1, 24), given or fast.first_state(3))[0]
-            wanted = network.blocks.go_on(torch.ones(3, 1, 24), given or network.first_state(3))[0]
+            found = fast.blocks.advance(torch.ones(3, 1, 24), given or fast.first_state(3))[0]
+            wanted, _ = network.blocks.advance(
+                torch.ones(3, 1, 24), given or network.first_state(3)
+            )
             assert torch.equal(found, wanted)
 
 
@@ -138,7 +140,7 @@ def test_the_weights_of_blocks_are_laid_out_once_and_nothing_is_computed_ahead()
     replaced = [name for name, module in fast.named_modules() if "forward" in vars(module)]
     assert replaced == ["out"]
     assert "embed" in vars(fast)
-    assert {"go_on", "first_state"} <= set(vars(fast.blocks))
+    assert {"advance", "first_state"} <= set(vars(fast.blocks))
     assert not computes_ahead(fast)
 
 
