@@ -103,6 +103,7 @@ def choose_options(
         if path.is_dir():
             return _asked_for(_fitted_of_run(path), path, lm)
         mapping = read_mapping(path)
+        # Only a fit names the language model that it was made with; plain options do not.
         if "language_model" in mapping:
             return _asked_for(read_fitted_file(path), path, lm)
         given = load_config(path, DecoderOptions)

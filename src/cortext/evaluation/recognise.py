@@ -176,6 +176,7 @@ def recognise(
                 words.fit(log_probs, names, model.inventory, (str(where), split), reports[1])
                 words.fit_confidence(model, trials_of, chosen, str(where), reports[2])
         found = words.sentences(log_probs, names, model.inventory, seconds, reports[1 + 2 * fit :])
+        # The search counts frames, and gives each one 80 ms.
         timed = [nbest.timed(model.frame_ms) for nbest in found]
         trials = [replace(trial, nbest=nbest) for trial, nbest in zip(trials, timed, strict=True)]
     return Recognised(
@@ -249,6 +250,8 @@ def _check_fits(model: AcousticModel, data: PackedDataset, where: Path) -> None:
     if data.n_features != model.n_features:
         found = f"{data.n_features} features found, the model needs {model.n_features}"
         raise DataError(found, where=where, fix="give the data the run was trained for")
+    # By name, not by number: labels and decoded tokens are compared as symbols, so the data may
+    # have them in another order.
     data.conventions.require(
         model.conventions, mine="the data", theirs="the run", where=where, by_number=False
     )

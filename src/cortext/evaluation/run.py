@@ -290,6 +290,7 @@ def _chose_weights(found: Results, run: Path | None) -> bool:
     """Tell whether the run kept the weights that were best on the trials of this split."""
     if run is None or not isinstance(found, Recognised) or found.split != "val":
         return False
+    # By checksum, not by path: the same trials may lie in another directory.
     known = read_identity(run).get("crc32")
     if isinstance(known, dict) and known.get("val") == found.data.checksums["val"]:
         return True
@@ -423,6 +424,7 @@ def _check_replaceable(out: Path) -> None:
 def _write_results(folder: Path, found: Results, confused: Confusion | None) -> None:
     (folder / "logits").mkdir()
     for trial in found.trials:
+        # The number comes first: `LogitFiles` finds a trial's file by it.
         name = f"{trial.id:05d}_{trial.session}_b{trial.block:02d}_t{trial.trial:03d}.npy"
         np.save(folder / "logits" / name, trial.logits_PV.astype(np.float16))
     if any(trial.nbest for trial in found.trials):
