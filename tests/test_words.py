@@ -29,19 +29,24 @@ class Banned(NamedTuple):
     kinds: tuple[str, ...] = ("text", "name", "page")
 
 
+EVERYWHERE = ("text", "name", "page", "test")
 BANNED = {
-    "go on": Banned(r"(?i)\b(go|goes|going|gone|went)\s+on\b", "continue"),
+    "go on": Banned(r"(?i)\b(go|goes|going|gone|went)\s+on\b", "continue", EVERYWHERE),
     "heard": Banned(r"(?i)\bheard\b", "decoded, recorded, received"),
-    "told": Banned(r"(?i)\btold\b", "given, reported; for `told apart`: distinguished"),
+    "told": Banned(r"(?i)\btold\b", "given, reported; for `told apart`: distinguished", EVERYWHERE),
     "said": Banned(r"(?i)\bsaid\b", "spoken, reported, stated"),
-    "speaker": Banned(r"(?i)\bspeakers?\b", "the model in use, participant, loudspeaker"),
-    "lesson": Banned(r"(?i)\blessons?\b", "update, training sentence"),
+    "speaker": Banned(
+        r"(?i)\bspeakers?\b", "the model in use, participant, loudspeaker", EVERYWHERE
+    ),
+    "lesson": Banned(r"(?i)\blessons?\b", "update, training sentence", EVERYWHERE),
+    "scribe": Banned(r"(?i)\bscribes?\b", "decoder, log", EVERYWHERE),
     "verb": Banned(r"(?i)\bverbs?\b", "command"),
-    "led": Banned(r"(?i)\bled\b", "rank zero first"),
+    "led": Banned(r"(?i)\bled\b", "rank zero first", EVERYWHERE),
     "look": Banned(r"(?i)\blooks? of a (language )?model\b", "query"),
     "session": Banned(
         r"(?i)\b(decoder|decoding|search|live|log)\s+sessions?\b|\bsession\s+logs?\b",
         "decoder stream, utterance, connection, usage log",
+        EVERYWHERE,
     ),
     "nothing but": Banned(r"(?i)\bnothing\s+but\b", "only"),
     "such as it is": Banned(r"(?i)\bsuch\s+as\s+(it|they)\b", "as it is"),
@@ -147,7 +152,7 @@ EXEMPT = MEANT | {
 
 
 class Passage(NamedTuple):
-    """A docstring, a comment, a name or the prose of a page."""
+    """A docstring or comment (`text`), a `name`, a line of a `page`, or any of a `test`."""
 
     kind: str
     file: str
@@ -197,11 +202,14 @@ def found_in(passage: Passage) -> set[str]:
 
 @cache
 def passages() -> tuple[Passage, ...]:
-    """Return all passages of the packages, the tools, the benchmarks and the documentation."""
+    """Return all passages of packages, tools, benchmarks and pages, and of tests but the live ones."""
     found: list[Passage] = []
     for folder in CODE:
         for path in sorted((ROOT / folder).rglob("*.py")):
             found += of_code(path)
+    for path in sorted((ROOT / "tests").rglob("*.py")):
+        if path != Path(__file__) and "live" not in path.relative_to(ROOT).parts:
+            found += [passage._replace(kind="test") for passage in of_code(path)]
     for path in sorted((ROOT / "docs").rglob("*.md")):
         file = path.relative_to(ROOT).as_posix()
         found += [Passage("page", file, line, text) for line, text in prose(path.read_text())]
