@@ -51,7 +51,7 @@ FRAME_DAYS = 2
 LEADS_MS = (0, 60, 120, 180, 240)
 """Leads of the electrodes over the sound that are tried; the easiest one counts.
 
-A frame is labelled with the phoneme that is said that much later.
+A frame is labelled with the phoneme that is spoken that much later.
 """
 
 
@@ -140,7 +140,7 @@ def _frame_error(dataset: Dataset, data: Path, sessions: list[str], lead_ms: flo
 def _frames(
     trials: list[Trial], truth: Path, split: str, limit: int, lead_ms: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return features [N, C] of non-silent frames, and the phonemes [N] said `lead_ms` later.
+    """Return features [N, C] of non-silent frames, and the phonemes [N] spoken `lead_ms` later.
 
     At most `limit` frames are drawn, evenly.
     """

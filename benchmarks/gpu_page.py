@@ -2,7 +2,8 @@
 
     python benchmarks/gpu_page.py benchmarks/results/gpu-bench-h200.json
 
-A table stands between the lines `<!-- bench NAME -->` and `<!-- end -->`; what is there is replaced.
+A table stands between the lines `<!-- bench NAME -->` and `<!-- end -->`; the text between them is
+replaced.
 """
 
 from __future__ import annotations

@@ -167,7 +167,7 @@ def plot(results: list[dict[str, Any]], path: Path) -> None:
 
 
 def main() -> None:
-    """Measure what is missing, write the results and the picture."""
+    """Measure the missing cases, write the results and the picture."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--seed", type=int, required=True)

@@ -5,7 +5,7 @@
 Writes recordings as labs do: Brain-to-Text '24 in MATLAB v5, compressed and not, continuous bins in
 MATLAB v7.3, and NWB. Imports each with the command, in a fresh process on one core, and prints
 megabytes of session files a second, time and the largest resident memory. The sources lie in memory
-(page cache) where it is large enough; what is written goes to the disk.
+(page cache) where it is large enough; the output goes to the disk.
 """
 
 from __future__ import annotations

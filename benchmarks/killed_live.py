@@ -1,6 +1,6 @@
 """Utterances through live servers that are killed at random moments.
 
-Every text must be complete, or come with an error that names what is missing.
+Every text must be complete, or come with an error that names the missing part.
 
     python benchmarks/killed_live.py [--utterances 1000] [--keep 1,100,1000] [--seed 0] [--json
     FILE]
@@ -11,8 +11,8 @@ public release do, or writes all at once. Meanwhile the server is killed with SI
 moments and started again after a random pause; entries of the client wait meanwhile. The texts are
 compared with those of the same utterances before the first kill.
 
-Each utterance ends in one of four ways: the same text; a result whose `error` names what is
-missing; another text without an error (silent); no result within a minute (none). The last two must
+Each utterance ends in one of four ways: the same text; a result whose `error` names the missing
+part; another text without an error (silent); no result within a minute (none). The last two must
 not occur, nor two results of one utterance.
 """
 
@@ -184,7 +184,7 @@ def kill_lm_server(lm: Path, keep: int, n_utterances: int, seed: int) -> Counts:
                     raise SystemExit(killer.error)
         counts.kills = killer.n_kills
         counts.seconds = round(time.monotonic() - begin, 1)
-        server = start()  # what a last kill has left to say is said now
+        server = start()  # messages that a last kill delayed come now
         client.decode(spoken[0], 1)
         n_finals = redis.client().xinfo_stream("remote_lm_output_final")["entries-added"]
         counts.twice = max(n_finals - N_TEXTS - n_utterances + counts.none - 1, 0)

@@ -48,7 +48,7 @@ SENTENCES = 400
 
 
 def write_log(folder: Path, demo: Path, corrected_every: int = 1) -> None:
-    """Write a usage log with features: training trials as they were said, some of them corrected.
+    """Write a usage log with features: training trials as they were spoken, some of them corrected.
 
     Args:
         folder: The log.

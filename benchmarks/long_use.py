@@ -6,8 +6,8 @@ The real server decodes recordings again and again, faster than they were spoken
 sentences are known. Both views are open in Chromium. Every 20 seconds of signal somebody corrects
 or rates a sentence in the observers' page, types a partner's turn, deletes entries, speaks in
 private, or loads a page again. After each hour the server pauses and memory is measured. In the end
-the conversation is compared with what was said and not deleted: as the server tells it, as it
-exports it, and as a restarted server reads it from the disk. Deleted and private words are looked
+the conversation is compared with the sentences that were not deleted: as the server returns it, as
+it exports it, and as a restarted server reads it from the disk. Deleted and private words are looked
 for in all files of the log. See `tests/support/page_use.py`.
 """
 

@@ -236,7 +236,7 @@ class ReleaseTrainer:
             torch.set_float32_matmul_precision("high")
             torch.backends.cudnn.deterministic = True
         self.model = ReleaseModel(settings["model"], n_features, n_days, n_classes)
-        self.network: Any = self.model  # what is called: the model, or what the compiler made of it
+        self.network: Any = self.model  # the callable: the model, or what the compiler made of it
         if compiled:
             torch._dynamo.config.cache_size_limit = 64
             self.network = torch.compile(self.model)

@@ -316,7 +316,7 @@ def test_decoder_options_are_fitted_as_written(tmp_path, demo, commands):
 
 @pytest.mark.slow
 def test_decoder_options_are_searched_as_written(tmp_path, demo, commands):
-    """The second page goes on where the first one ends."""
+    """The second page continues where the first one ends."""
     for page in ("tune-decoder", "tune-decoder-large"):
         run_blocks(
             ROOT / f"docs/guides/{page}.md",

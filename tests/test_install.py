@@ -39,7 +39,7 @@ FROM_AN_INDEX = re.compile(
         ("`pip install .` brings cortext", False),
     ],
 )
-def test_a_line_that_installs_by_name_is_told_from_one_that_does_not(line, found):
+def test_a_line_that_installs_by_name_is_distinguished_from_one_that_does_not(line, found):
     assert bool(FROM_AN_INDEX.search(line)) == found
 
 

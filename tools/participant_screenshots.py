@@ -26,7 +26,7 @@ COLOURS = 48
 
 
 def save(page: Scripted, path: Path, rest_ms: float = 600) -> None:
-    """Write a picture of what is seen, as with the pointer at rest."""
+    """Write a picture of the visible part, as with the pointer at rest."""
     page.page.evaluate("document.body.dataset.rest = 'yes'")
     page.page.wait_for_timeout(rest_ms)
     page.page.screenshot(path=path)

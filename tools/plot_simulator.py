@@ -49,7 +49,7 @@ DRIFT_DAYS = (1, 2, 3, 5, 8, 12, 16, 20, 30, 45, 60)
 def record_day(
     config: SimulatorConfig, history: tuple[int, ...], sentences: list[str]
 ) -> list[SimulatedTrial]:
-    """The sentences said in blocks of 50 on the last day of `history`."""
+    """The sentences spoken in blocks of 50 on the last day of `history`."""
     blocks = []
     for start in range(0, len(sentences), 50):
         prompts = enumerate(sentences[start : start + 50])
@@ -139,7 +139,7 @@ def print_signal(found: dict[str, SignalStatistics]) -> None:
 
 
 def frames(trials: list[SimulatedTrial]) -> tuple[np.ndarray, np.ndarray]:
-    """Smoothed features [N, C] and phonemes [N] of the frames in which something is said."""
+    """Smoothed features [N, C] and phonemes [N] of the frames with speech."""
     x = []
     y = []
     for made in trials:

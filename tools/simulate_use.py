@@ -1,4 +1,4 @@
-"""Makes up a log of daily use, to show what `cortext report use` draws: nobody said any of it.
+"""Makes up a log of daily use, to show what `cortext report use` draws: nobody spoke any of it.
 
     python tools/simulate_use.py runs/use-log
     cortext report use runs/use-log --out use.html
@@ -47,11 +47,11 @@ def utterances(rng: np.random.Generator, day: int, start: datetime) -> list[dict
         lines.append(
             UtteranceRecord(id_, session, duration_s, decoded, "simulated", when=when).to_json()
         )
-        lines += said_of(rng, id_, decoded, meant, when + timedelta(seconds=3))
+        lines += feedback_on(rng, id_, decoded, meant, when + timedelta(seconds=3))
     return lines
 
 
-def said_of(
+def feedback_on(
     rng: np.random.Generator, id_: str, decoded: str, meant: str, when: datetime
 ) -> list[dict]:
     """A rating of most utterances; a correction of some that need one."""

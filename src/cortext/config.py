@@ -37,7 +37,7 @@ _TAGS = {
 class _Loader(yaml.SafeLoader):
     """Reads plain values from YAML that is not trusted; a date is read as a text.
 
-    What is built from nodes grows with what aliases and merge keys repeat, and a few lines can
+    The value built from nodes grows with what aliases and merge keys repeat, and a few lines can
     repeat a section without end. So the values of each node are counted with all repetitions as
     soon as it is read, before anything is built. A key that stands twice in a section is refused;
     YAML would silently take the last.

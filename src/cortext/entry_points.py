@@ -1,4 +1,4 @@
-"""What other installed packages join to cortext, by groups of entry points.
+"""Parts that other installed packages join to cortext, by groups of entry points.
 
 A package names in its `pyproject.toml` what it brings, and cortext asks for it by name when it is
 needed, so that nothing here imports what stands on it:

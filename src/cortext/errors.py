@@ -1,4 +1,4 @@
-"""Errors that a user can cause, in one line: what is wrong, where, and what to do."""
+"""Errors that a user can cause, in one line: the fault, its place, and what to do."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class CortextError(Exception):
     """Base of every error that a user can cause; `str(error)` is one line that is safe to print.
 
     Args:
-        what: What is wrong, with the value found and the value expected.
+        what: The fault, with the value found and the value expected.
         where: The file, trial or field it concerns.
         fix: What the user can do about it.
     """
@@ -112,7 +112,7 @@ class CloudError(CortextError):
 
 
 class MissingLibrary(CortextError):
-    """A library that is in none of what was installed."""
+    """A library that no installed extra brings."""
 
 
 class WrongType(CortextError, TypeError):

@@ -184,7 +184,7 @@ def refuse_foreign(folder: Path, names: Iterable[str], what: str) -> None:
     Args:
         folder: Directory, which need not exist.
         names: Patterns of the names of all that we write in it.
-        what: What is written, for the message.
+        what: Name of the output, for the message.
     """
     known = (*names, ".DS_Store", ".nfs*")
     found = [path.name for path in folder.iterdir()] if folder.is_dir() else []
@@ -332,7 +332,7 @@ def read_json(path: Path, *, finite: bool = False) -> dict[str, Any]:
     Raises:
         OSError: Where it cannot be read.
         ValueError: As `parse_json_object` does, for a file of more than `MOST_JSON_BYTES` and for
-            what is no file, such as a pipe that nobody writes to.
+            another kind of file, such as a pipe that nobody writes to.
     """
     check_file(path, MOST_JSON_BYTES)
     return parse_json_object(path.read_bytes(), finite=finite)
@@ -343,11 +343,11 @@ def check_file(path: Path, most_bytes: int) -> None:
 
     Raises:
         OSError: Where there is none.
-        ValueError: For one that is too large and for what is no file, such as a pipe that nobody
+        ValueError: For one that is too large, and for no file, such as a pipe that nobody
             writes to.
     """
     status = path.stat()
-    # A directory passes: the error of opening it says what is wrong.
+    # A directory passes: the error of opening it names the fault.
     if not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
         raise ValueError("it is not a regular file")
     if status.st_size > most_bytes:

@@ -159,7 +159,7 @@ def blaming(*things: Any) -> Iterator[None]:
 
 
 def located(error: CortextError, *things: Any) -> CortextError:
-    """Return an error with the place in a user's own code that led to it, if it has no place.
+    """Return an error with the place in a user's own code that caused it, if it has no place.
 
     Args:
         error: The error, which cortext raised for what it was given.

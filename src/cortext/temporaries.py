@@ -2,7 +2,7 @@
 
 What becomes `NAME` is written beside it, and so on the same disk, as `.NAME.MACHINE-RANDOM.tmp`.
 Nobody can foresee that name and plant a link there. Its process holds a lock on it, which the
-system drops with the process: what is not locked is written by nobody, in no container either.
+system drops with the process: no process writes an unlocked one, in no container either.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ def open_stream(path: Path) -> BinaryIO | None:
     if match is None:
         return None
     number = {"stdout": "1", "stderr": "2"}.get(match["name"], match["fd"] or match["proc"])
-    # A duplicate goes on where the stream is; opened anew, a file would be overwritten.
+    # A duplicate writes on from the stream's position; opened anew, a file would be overwritten.
     descriptor = os.open(path, os.O_WRONLY | os.O_NOCTTY) if number is None else os.dup(int(number))
     return os.fdopen(descriptor, "wb")
 
@@ -218,7 +218,7 @@ def _unlocked(path: Path) -> Iterator[bool]:
     if status.st_uid != os.geteuid() or kind not in (stat.S_IFREG, stat.S_IFDIR, stat.S_IFLNK):
         yield False
         return
-    if kind == stat.S_IFLNK:  # it was an `out` until the directory that it led to was replaced
+    if kind == stat.S_IFLNK:  # it was an `out` until the directory that it pointed to was replaced
         yield True
         return
     # NFS locks only files that are open for writing.

@@ -13,4 +13,4 @@ Begin with:
 - `tpu_compile`: training steps compiled for a TPU that is absent.
 """
 
-import cortext  # noqa: F401  # it prepares the threads of what is loaded after it
+import cortext  # noqa: F401  # it prepares the threads of libraries loaded later

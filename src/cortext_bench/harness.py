@@ -1,8 +1,8 @@
 """The harness of all benchmarks: sides measured in turns, summaries, tables, results.
 
 The commands of `cortext bench` and the studies in `benchmarks/` are built on it. Sides are compared
-in one run and take turns, so that a machine that is busy for a while slows all of them; what is
-compared is the median. A side may be a function of this process or a process of its own
+in one run and take turns, so that a machine that is busy for a while slows all of them; they are
+compared by their medians. A side may be a function of this process or a process of its own
 (`cortext_bench.workers`).
 """
 
@@ -84,7 +84,7 @@ class Sides:
     def ask(
         self, do: str, announce: Callable[[str], object] = lambda name: None, **request: Any
     ) -> dict[str, dict[str, Any]]:
-        """Ask every side that runs; one that cannot go on is missing from then on.
+        """Ask every side that runs; one that cannot continue is missing from then on.
 
         Args:
             do: Method of the workers.

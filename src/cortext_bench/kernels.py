@@ -1,6 +1,6 @@
 """The work of our compiled kernels on this machine, beside that of torch's own.
 
-What is fast on one processor may be slow on another: fetching weights past the caches spared an
+A kernel fast on one processor may be slow on another: fetching weights past the caches spared an
 AMD processor nothing, and took an Intel one twice the time.
 """
 

@@ -97,7 +97,7 @@ class Spoken:
 
 @dataclass
 class _Taken:
-    """Times of one mode. cpu_ms: processor time of each step, with what was done ahead."""
+    """Times of one mode. cpu_ms: processor time of each step, with the work done ahead."""
 
     times: StageTimes
     n_steps: int = 0
@@ -196,7 +196,7 @@ def bench_latency(
     """Time every mode.
 
     Args:
-        model: What is timed.
+        model: The model to time.
         paths: The language model of the search.
         utterances: Pseudo-posteriors for the search; None with `data`, recordings that the model
             knows.
@@ -205,7 +205,7 @@ def bench_latency(
         data: Recordings, session files or packed.
         demo: A directory of `cortext demo`, on which the phoneme errors of every mode are measured.
         options: Options of the word search, as for `evaluate`.
-        stage: Told what begins.
+        stage: Called with the name of each stage.
 
     Raises:
         ConfigError: For an unknown mode, and what models, data and language models raise.

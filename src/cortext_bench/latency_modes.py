@@ -21,8 +21,8 @@ OURS = ("torch fp32", "torch bf16", "torch int8")
 """The ways whose matrix products are our own."""
 MODES = (EAGER, *OURS, "onnx fp32", "onnx int8")
 CHANCE = 1.1
-"""How much more time the same work may take by chance. In float32 torch and we read the same bytes,
-and the medians of 60 steps differ by up to 5 % either way."""
+"""Factor by which the same work may take longer by chance. In float32 torch and we read the same
+bytes, and the medians of 60 steps differ by up to 5 % either way."""
 
 
 class Played(Conventional):

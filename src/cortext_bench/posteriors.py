@@ -8,8 +8,8 @@ true phoneme t decoded as d, `I[d]` d decoded where nothing was, `D[t]` t missed
 of gaps where something may be missed (decoded phonemes + 1 of each trial). With the number `PRIOR`
 added to every cell,
 
-    q_d(t) ~ C[t, d],  q_d(blank) ~ I[d]            said where the network decoded d
-    g(t) = D[t] / G,   g(blank) = 1 - sum of g(t)   said where it decoded nothing
+    q_d(t) ~ C[t, d],  q_d(blank) ~ I[d]            spoken where the network decoded d
+    g(t) = D[t] / G,   g(blank) = 1 - sum of g(t)   spoken where it decoded nothing
 
 A trial begins with one or two blank frames. Then each decoded phoneme d takes 2, 3 or 4 frames with
 equal probability: first m frames of d (m equally likely from 1 to all but one), then blank frames.

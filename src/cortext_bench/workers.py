@@ -1,6 +1,6 @@
 """Worker processes of benchmarks: requests and answers, one JSON object a line.
 
-A process of its own keeps memory, threads and crashes apart. What is measured may print to stdout
+A process of its own keeps memory, threads and crashes apart. The measured code may print to stdout
 and stderr; answers therefore go to a copy of stdout that only `own_stdout` knows.
 """
 
@@ -20,7 +20,7 @@ ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_
 
 
 class Missing(CortextError):
-    """A side that cannot be measured here; the benchmark goes on without it and says why."""
+    """A side that cannot be measured here; the benchmark continues without it and says why."""
 
 
 class WorkerProcess:

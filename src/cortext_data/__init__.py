@@ -12,4 +12,4 @@ Begin with:
 - `demo`: the whole path with one call.
 """
 
-import cortext  # noqa: F401  # it prepares the threads of what is loaded after it
+import cortext  # noqa: F401  # it prepares the threads of libraries loaded later

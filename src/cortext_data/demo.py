@@ -37,7 +37,7 @@ class DemoResult:
 
     metrics: Metrics
     examples: tuple[tuple[str, str], ...]
-    """Five sentences, evenly spread over the trials: what was attempted, what was decoded."""
+    """Five sentences, evenly spread over the trials: the attempted and the decoded one."""
     seconds: dict[str, float]
     peak_memory_gb: float
     report: Path

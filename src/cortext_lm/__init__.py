@@ -13,4 +13,4 @@ Begin with:
 - `ensemble.results`: the same for whole evaluations.
 """
 
-import cortext  # noqa: F401  # it prepares the threads of what is loaded after it
+import cortext  # noqa: F401  # it prepares the threads of libraries loaded later

@@ -11,4 +11,4 @@ Begin with:
 - `falcon`: a decoder for the evaluator of the FALCON challenge.
 """
 
-import cortext  # noqa: F401  # it prepares the threads of what is loaded after it
+import cortext  # noqa: F401  # it prepares the threads of libraries loaded later

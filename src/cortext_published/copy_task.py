@@ -47,7 +47,7 @@ def import_copy_task(
     """Write the evaluation directory `out` from `t15_copyTask.pkl`.
 
     The published sentences are its hypotheses, without scores or times. Its logits are in the order
-    of the release's models. `vocabularies.json` lists the words of the prompts that were said with
+    of the release's models. `vocabularies.json` lists the words of the prompts spoken with
     50 words.
 
     Args:
@@ -128,7 +128,7 @@ def session_of(day: int) -> str:
 
 
 def _vocabularies(trials: Sequence[CopyTrial]) -> tuple[Vocabulary, ...]:
-    """Return the 50 words, which the file does not list: those of the prompts said with them."""
+    """Return the 50 words, which the file does not list: those of the prompts spoken with them."""
     numbers = tuple(n for n, trial in enumerate(trials) if trial.vocabulary == min(CORPORA))
     words = sorted({word for n in numbers for word in normalize(trials[n].cue).split()})
     spoken = tuple(word for word in words if word.strip("-'"))

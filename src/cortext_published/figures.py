@@ -239,7 +239,7 @@ def points_json(points: Sequence[Point]) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class ReleaseNumbers:
-    """The numbers of the page; what was not given is empty.
+    """The numbers of the page; numbers that were not given are empty.
 
     Attributes:
         files: Names of the files.

@@ -44,7 +44,7 @@ LARGEST = 6e4
 
 @dataclass(frozen=True)
 class CopyTrial:
-    """One prompted sentence with what was decoded from it.
+    """A prompted sentence and the decoded one.
 
     Attributes:
         day: Days since the implantation.

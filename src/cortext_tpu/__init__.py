@@ -8,8 +8,8 @@ Begin with:
 - `step`: one training step as a program of XLA. Its parts are `layers`, `recurrence`, `products`,
   `ctc`, `augment` and `optimizer`.
 - `shapes` and `mesh`: the few lengths that it is compiled for, and the cores that share it.
-- `find` and `system`: the search for a TPU; `probe` and `versions` try what was found.
+- `find` and `system`: the search for a TPU; `probe` and `versions` try the one that was found.
 - `compile`: the step compiled without a TPU. `hlo`, `cost` and `roofline` estimate its time.
 """
 
-import cortext  # noqa: F401  # it prepares the threads of what is loaded after it
+import cortext  # noqa: F401  # it prepares the threads of libraries loaded later

@@ -137,7 +137,7 @@ def _add_exchange(
         array for name in instruction.operands for array in computation.instructions[name].arrays
     ]
     if (inner := _exchange_in(program, instruction)) is not None:
-        if _goes_on(program, instruction, inner):
+        if _continues(program, instruction, inner):
             return
         kind = inner.opcode
         overlapped = _starts(program, instruction)
@@ -163,7 +163,7 @@ def _starts(program: Program, instruction: Instruction) -> bool:
     return any("AsyncCollectiveStart" in each.attributes for each in inside)
 
 
-def _goes_on(program: Program, instruction: Instruction, inner: Instruction) -> bool:
+def _continues(program: Program, instruction: Instruction, inner: Instruction) -> bool:
     """Tell whether a fusion continues or ends an exchange that another fusion has begun."""
     return "chain_id" in inner.attributes and not _starts(program, instruction)
 
@@ -289,7 +289,7 @@ def traffic(program: Program, computation: Computation, instruction: Instruction
             int(output): int(operand) for output, operand in _ALIAS.findall(instruction.attributes)
         }
         outputs = [number for number in outputs if number not in through]
-        if _goes_on(program, instruction, inner):
+        if _continues(program, instruction, inner):
             operands = [
                 name for number, name in enumerate(operands) if number not in through.values()
             ]

@@ -98,7 +98,7 @@ def joined(address: str, cpus: int = 1, gpus: float = 0) -> Iterator[Cluster]:
 
 
 def _check_reachable(address: str, patience_s: float = 5) -> None:
-    """Raise RunError where nothing listens at `host:port`: Ray would go on trying for minutes."""
+    """Raise RunError where nothing listens at `host:port`: Ray would try for minutes."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if not host or not port.isdigit():
         return

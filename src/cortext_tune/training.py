@@ -50,7 +50,7 @@ def tune_training(
 ) -> Study:
     """Train once for each setting of the search, and write `trials.csv` and `trials.png`.
 
-    An interrupted search goes on where it was: finished trials are not trained again, unfinished
+    An interrupted search continues where it was: finished trials are not trained again, unfinished
     ones continue from their last state. A trial that fails is recorded with its reason. With
     `jobs`, a script must be guarded by `if __name__ == "__main__"`.
 

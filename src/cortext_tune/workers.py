@@ -56,7 +56,7 @@ def run_trial(job: Work) -> Outcome:
         return Outcome("interrupted")
     except CortextError as error:
         return Outcome("failed", reason=str(error))
-    except Exception as error:  # no memory, a bug in a plug-in: other trials go on
+    except Exception as error:  # no memory, a bug in a plug-in: other trials continue
         what = ": ".join(dict.fromkeys((type(error).__name__, first_line(error))))
         try:
             job.error_file.parent.mkdir(parents=True, exist_ok=True)

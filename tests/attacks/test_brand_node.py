@@ -136,7 +136,7 @@ def move(place: int, to: int) -> Callable[[Messages], Any]:
 
 
 def renumber(first: int) -> Callable[[Messages], Any]:
-    """Another source goes on in mid-utterance."""
+    """Another source continues in mid-utterance."""
     return lambda m: (
         [m[n + 1][1].update(i=u64(first + n)) for n in range(45, N_BINS)] + [m[STOP][1].pop("i")]
     )

@@ -43,7 +43,7 @@ def test_the_stated_length_of_a_text_is_found(
     path = tmp_path / "x.h5"
     with h5py.File(path, "w", libver=libver, userblock_size=userblock) as file:
         group = file.create_group("x")
-        for number in range(n_others):  # the header goes on in another place
+        for number in range(n_others):  # the header continues in another place
             group.attrs[f"note{number}"] = np.arange(40 * number)
         group.attrs["said"] = TEXT
         group.attrs["long"] = 9_000_000 * "a"

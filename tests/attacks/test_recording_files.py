@@ -397,7 +397,7 @@ class FileAttack:
     name:   what is done
     change: does it, given the folder with `data`, `pipe` and the secrets
     says:   a pattern that the line of the refusal has
-    others: whether `--skip-bad` leaves the session out and goes on
+    others: whether `--skip-bad` leaves the session out and continues
     """
 
     name: str

@@ -135,7 +135,7 @@ def test_what_waits_while_the_server_is_down_is_not_shortened(lab):
     assert lab.errors() == []
 
 
-def test_a_client_that_shortens_its_own_streams_is_told_of_no_gap(lab):
+def test_a_client_that_shortens_its_own_streams_gets_no_report_of_a_gap(lab):
     lab.start("--keep", "100")
     for _ in range(3):
         lab.db.xadd("remote_lm_reset", {"done": 0}, maxlen=1, approximate=False)
@@ -334,7 +334,7 @@ OFTEN = ("wrong type", "not UTF-8", "5,000 digits", "broken JSON", "huge")
     "name",
     [name if name in OFTEN else pytest.param(name, marks=pytest.mark.slow) for name in DAMAGE],
 )
-def test_a_position_that_cannot_be_read_is_set_aside_and_the_server_goes_on(lab, name):
+def test_a_position_that_cannot_be_read_is_set_aside_and_the_server_continues(lab, name):
     lab.start()
     lab.client.reset()
     lab.speak(LOGITS[:HALF])

@@ -208,7 +208,7 @@ def served(root: Path, log: Path) -> Ended:
         server.kill()
 
 
-def test_a_server_goes_on_after_damaged_lines_and_names_them(
+def test_a_server_continues_after_damaged_lines_and_names_them(
     materials: Path, tmp_path: Path
 ) -> None:
     log = write(tmp_path / "log", said(), *[line.content for line in LINES], about(rating="wrong"))

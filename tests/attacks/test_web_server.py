@@ -420,7 +420,7 @@ BODIES = (
     Body("another action", "nonsense", b"{}", status=404, says="no such request"),
     Body("an action with half a pair", "%ED%A0%80", b"{}", status=404, says="no such request"),
 )  # fmt: skip
-"""Status 0: refused or taken, as the text may be; the server says so in a line, and goes on."""
+"""Status 0: refused or taken, as the text may be; the server says so in a line, and continues."""
 
 
 @pytest.mark.parametrize("body", BODIES, ids=lambda body: body.name)
@@ -620,7 +620,7 @@ def test_of_five_hundred_pages_at_the_same_moment_as_many_as_may_are_let_in(serv
                 if not part or b'"hello"' in frames or frames.startswith(b"\x88"):
                     waiting.remove(each)
             time.sleep(0.01)
-        assert not waiting  # each is let in or told to leave
+        assert not waiting  # each is let in or sent away
         assert sum(b'"hello"' in content for content in read.values()) == 32
     server.check_whole()
 

@@ -87,7 +87,7 @@ def test_a_backend_that_does_not_start_takes_no_other_with_it(machine):
     assert report.broken == ["torchax does not start: ImportError: no (status 1)"]
 
 
-def test_a_crash_is_told_with_its_signal(tmp_path, monkeypatch, machine):
+def test_a_crash_is_reported_with_its_signal(tmp_path, monkeypatch, machine):
     (tmp_path / "tensorflow.py").write_text(
         "import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)\n"
     )
@@ -101,7 +101,7 @@ def test_a_crash_is_told_with_its_signal(tmp_path, monkeypatch, machine):
     assert report.broken == ["tensorflow does not start: nothing was said (signal 11)"]
 
 
-def test_an_error_is_told_by_its_last_line(tmp_path):
+def test_an_error_is_reported_by_its_last_line(tmp_path):
     (tmp_path / "torch.py").write_text("raise ImportError('libfoo.so.1 is missing')\n")
     answer = ask(
         {"do": "devices", "backend": "torch", "tpu": None}, {"PYTHONPATH": str(tmp_path)}, 60
@@ -172,7 +172,7 @@ def test_chips_that_no_backend_sees_are_broken(machine):
     assert report.broken == ["there are 8 TPU chips, and no installed backend sees them"]
 
 
-def test_one_host_of_several_is_told_that_they_start_together(machine):
+def test_one_host_of_several_gets_the_note_that_they_start_together(machine):
     machine(
         {"torch": "2.13.0"}, Found("gke", "local", True, 8, "v5e", ("a", "b"), 1, "/lib/libtpu.so")
     )
@@ -316,14 +316,14 @@ def test_versions_that_go_together_are_not_mentioned():
         ),
     ],
 )
-def test_known_clashes_are_told(have, line):
+def test_known_clashes_are_reported(have, line):
     (told,) = clashes(have, {})
     assert told.startswith(line)
     assert "pip " in told
 
 
 @pytest.mark.parametrize("version", ["None", "nonsense"])
-def test_a_damaged_installation_is_told(version):
+def test_a_damaged_installation_is_reported(version):
     (told,) = clashes({"torch": "2.13.0", "jax": version}, {})
     assert told.startswith(f"what is installed of jax is damaged: its version is '{version}'")
 
@@ -500,7 +500,7 @@ def test_a_path_that_is_not_taken_says_why():
     assert part.describe(torch.device("cuda", 0)) == "CTC: ours"
 
 
-def test_a_machine_without_nvrtc_is_told_so_for_each_part(monkeypatch):
+def test_a_machine_without_nvrtc_gets_a_line_for_each_part(monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None: (9, 0))
     device = torch.device("cuda", 0)
     monkeypatch.setattr(ctc_cuda, "_cannot_compile", lambda device: "libnvrtc.so.13 is missing")

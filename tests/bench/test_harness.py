@@ -49,7 +49,7 @@ def absent():
     raise Missing("not installed")
 
 
-def test_a_side_that_cannot_be_had_or_go_on_is_missing_with_its_reason():
+def test_a_side_that_cannot_be_had_or_continue_is_missing_with_its_reason():
     good, bad, said = Asked(False), Asked(True), []
     with Sides() as sides:
         for name, start in (("good", lambda: good), ("bad", lambda: bad), ("absent", absent)):

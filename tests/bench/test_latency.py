@@ -111,7 +111,7 @@ def test_a_played_stepper_still_computes(model):
     for _ in range(2):
         alone.step(bins_SC)
     played.prepare(bins_SC[:10])
-    # Its state has gone on.
+    # Its state has advanced.
     np.testing.assert_array_equal(played.step(bins_SC), alone.step(bins_SC))
 
 

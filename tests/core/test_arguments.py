@@ -1,4 +1,4 @@
-"""Arguments that a caller gave: a wrong one is refused, and its name is told."""
+"""Arguments that a caller gave: a wrong one is refused by its name."""
 
 import numpy as np
 import pytest

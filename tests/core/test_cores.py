@@ -1,4 +1,4 @@
-"""The number of cores of a process, and what OpenMP is told before torch is loaded."""
+"""The number of cores of a process, and what OpenMP gets before torch is loaded."""
 
 import math
 import os
@@ -112,6 +112,6 @@ def test_every_package_prepares_the_threads_before_its_modules_load_torch(packag
     assert _prints(code) == f"{SPINS} False"
 
 
-def test_import_loads_no_program_that_would_have_to_be_told_before() -> None:
+def test_import_loads_no_program_that_would_need_the_number_before() -> None:
     code = "import sys, cortext; print([n for n in ('torch', 'numpy') if n in sys.modules])"
     assert _prints(code) == "[]"

@@ -92,7 +92,7 @@ def test_a_file_that_is_no_text_is_refused(tmp_path):
         ("mine", False),
     ],
 )
-def test_modules_of_all_our_packages_are_told_from_others(module, ours):
+def test_modules_of_all_our_packages_are_distinguished_from_others(module, ours):
     assert is_of_cortext(module) == ours
 
 

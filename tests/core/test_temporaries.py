@@ -275,7 +275,7 @@ def test_a_name_may_be_as_long_as_the_disk_lets_it(tmp_path: Path) -> None:
     assert names(tmp_path) == [name]
 
 
-def test_long_names_that_begin_alike_are_told_apart(tmp_path: Path) -> None:
+def test_long_names_that_begin_alike_are_distinguished(tmp_path: Path) -> None:
     one, other = (tmp_path / ("n" * 250 + end) for end in "ab")
     left = new_temporary(one, directory=True)
     os.close(left.descriptor)

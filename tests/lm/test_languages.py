@@ -176,7 +176,7 @@ def test_candidates_are_words_of_their_language():
         ["El nin\u0303o.", "el niño", "el nino"], reference="EL NIÑO", language=ES
     )
     assert trial.best == (("el", "niño"), ("el", "niño"), ("el", "nino"))
-    assert trial.said == ("el", "niño")
+    assert trial.reference_words == ("el", "niño")
     (combined,) = combine([trial], EnsembleOptions(method="mbr"))
     assert combined.text == "el niño"
 

@@ -269,7 +269,7 @@ def test_a_wrong_checksum_is_kept_aside(repository: Repository, tmp_path: Path) 
 @pytest.mark.parametrize(
     ("status", "message"), [(401, "demands a login"), (403, "demands a login"), (404, "404")]
 )
-def test_a_refusal_says_how_to_go_on_by_hand(
+def test_a_refusal_says_how_to_continue_by_hand(
     repository: Repository, tmp_path: Path, status: int, message: str
 ) -> None:
     repository.status = status

@@ -214,7 +214,7 @@ def test_a_wrong_checksum_is_kept_aside(hub: Hub, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("status", "message"), [(401, "demands a login"), (404, "answered with status 404")]
 )
-def test_a_refusal_says_how_to_go_on_by_hand(
+def test_a_refusal_says_how_to_continue_by_hand(
     hub: Hub, tmp_path: Path, status: int, message: str
 ) -> None:
     hub.status = status

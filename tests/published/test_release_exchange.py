@@ -163,7 +163,7 @@ def test_a_run_of_ours_gives_its_logits_in_the_releases_evaluation_script(
         np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
-def test_the_releases_trainer_goes_on_from_a_run_of_ours(tmp_path, packed, config):
+def test_the_releases_trainer_continues_from_a_run_of_ours(tmp_path, packed, config):
     config.num_training_batches = config.batches_per_val_step = 5
     train(config, packed, tmp_path / "run")
     export_release(tmp_path / "run", tmp_path / "out")
@@ -216,7 +216,7 @@ def test_last_weights_that_are_not_the_best_are_exported_beside_them_with_the_mo
     assert_same(read(tmp_path / "out again"), last)
 
 
-def test_an_imported_run_is_gone_on_with_as_the_release_would(tmp_path, packed, published):
+def test_an_imported_run_is_continued_as_the_release_would(tmp_path, packed, published):
     """The state that resuming takes over is that of the release's optimiser.
 
     The next step is the same.
@@ -535,7 +535,7 @@ def test_the_settings_of_an_imported_run_are_those_of_its_arguments(tmp_path, pu
     assert found.precision == "fp32"
 
 
-def test_a_published_file_works_on_other_sessions_where_it_is_told_so(tmp_path, packed):
+def test_a_published_file_works_on_other_sessions_where_it_is_asked_to(tmp_path, packed):
     changes = {
         "dataset__sessions": ["t15.2099.01.01", *oracle.SESSIONS],
         "dataset__dataset_probability_val": [1] * 4,

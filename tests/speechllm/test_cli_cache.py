@@ -172,7 +172,7 @@ def test_what_is_wrong_is_one_line(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_the_command_goes_on_where_a_signal_ended_it(
+def test_the_command_continues_where_a_signal_ended_it(
     tiny_audio_llm: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], number: signal.Signals
 ) -> None:
     out, text = tmp_path / "speech.safetensors", tmp_path / "text.txt"

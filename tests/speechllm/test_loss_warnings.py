@@ -55,7 +55,7 @@ def test_weights_count(capsys):
     assert "the ctc loss (200) is more than ten times the tokens loss (1)" in said(capsys)[0]
 
 
-def test_a_validation_that_leaves_training_is_told(capsys):
+def test_a_validation_that_leaves_training_is_reported(capsys):
     watch = LossWarnings({"tokens": 1.0})
     for step, (train, val) in enumerate(
         [(5.0, 5.0), (4.0, 4.5), (3.0, 4.6), (2.0, 4.8), (1.0, 5.0)], 1
@@ -69,7 +69,7 @@ def test_a_validation_that_leaves_training_is_told(capsys):
     check_page(line)
 
 
-def test_noise_is_not_told(capsys):
+def test_noise_is_not_reported(capsys):
     watch = LossWarnings({"tokens": 1.0})
     for step, (train, val) in enumerate(
         [(5.0, 5.0), (4.0, 5.1), (3.0, 4.6), (3.1, 4.8), (3.2, 5.0), (3.0, 5.1)], 1

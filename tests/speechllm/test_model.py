@@ -106,7 +106,7 @@ def test_what_is_saved_is_what_is_loaded(model, trained, tmp_path):
         assert all((tensor == theirs[key]).all() for key, tensor in mine.items())
 
 
-def test_files_of_two_validations_are_told(trained, tmp_path):
+def test_files_of_two_validations_are_reported(trained, tmp_path):
     """What a kill between the two files leaves."""
     run = copied(trained, tmp_path)
     tensors, metadata, _ = read_tensors(run / "model.safetensors")
@@ -120,7 +120,7 @@ def test_files_of_two_validations_are_told(trained, tmp_path):
         SpeechLLM.load(run)
 
 
-def test_another_audio_llm_than_in_training_is_told(trained, tmp_path):
+def test_another_audio_llm_than_in_training_is_reported(trained, tmp_path):
     other = save_tiny_audio_llm(tmp_path / "other", seed=5)
     with pytest.raises(
         RunError,

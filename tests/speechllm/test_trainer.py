@@ -169,7 +169,7 @@ def test_the_encoder_is_an_ordinary_run(trained, recordings):
     assert (encoder.logits(features_TC, session) == speech.logits(features_TC, session)).all()
 
 
-def test_stages_follow_each_other_and_a_stopped_one_goes_on(config, recordings, cached, tmp_path):
+def test_stages_follow_each_other_and_a_stopped_one_continues(config, recordings, cached, tmp_path):
     """As speech_llm_best has them; stopped in the second stage."""
     stages = [
         "stages=[{name: ctc, set: {speech.alpha: 0, speech.beta: 0, speech.gamma: 0, speech.ctc: 1,"
@@ -359,7 +359,7 @@ def test_what_cannot_be_trained_is_one_line(
     assert not (tmp_path / "run").exists()
 
 
-def test_sentences_longer_than_the_models_positions_are_told_before_training(
+def test_sentences_longer_than_the_models_positions_are_reported_before_training(
     config, recordings, cached, tmp_path
 ):
     start = {"cache": cached, "progress": False}

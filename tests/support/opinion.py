@@ -1,4 +1,4 @@
-"""A large model that says what it is told to."""
+"""A large model that says what it is given."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from cortext.decoding import NBest
 
 
 class Opinion:
-    """A large model that says what it is told to.
+    """A large model that says what it is given.
 
     It obeys the protocol, and nothing of it is random.
 

@@ -245,7 +245,7 @@ class Oracle:
             tree = self._tree if trees is None else trees[len(words)]
             join((words, prefix, is_free, self.blank), paths, courses, scores_V[self.blank])
             if last != self.blank:
-                # The last token of a word that goes on makes the word longer.
+                # The last token of a word that continues makes the word longer.
                 held = courses if prefix or is_free else _each(courses, _longer, frame)
                 join((words, prefix, is_free, last), paths, held, scores_V[last])
             if not prefix and self.sil is not None and self.sil != last:

@@ -52,7 +52,7 @@ class FadingConfig:
 
 
 class Fading:
-    """A user's own loss, which changes as training goes on."""
+    """A user's own loss, which changes as training proceeds."""
 
     Config: ClassVar[type] = FadingConfig
 

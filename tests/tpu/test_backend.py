@@ -1,4 +1,4 @@
-"""Runs on XLA: ordinary run directories, which go on elsewhere.
+"""Runs on XLA: ordinary run directories, which continue elsewhere.
 
 They take few compilations.
 """
@@ -63,7 +63,7 @@ def copied(state):
 
 @pytest.fixture(scope="module")
 def shared(packed, tmp_path_factory):
-    """The same run, begun on XLA, gone on with in torch, and ended on XLA."""
+    """The same run, begun on XLA, continued in torch, and ended on XLA."""
     out, states = tmp_path_factory.mktemp("shared") / "run", []
     for device, n_batches in (("tpu", 4), ("cpu", 4), ("tpu", 4)):
         with Trainer(

@@ -187,7 +187,7 @@ def test_without_loops_the_count_is_xlas_own():
     assert cost.hbm_bytes == xlas["bytes accessed"] == 4 * 3 * (4 * 5 + 5 * 6 + 4 * 6)
 
 
-def test_a_loop_that_ends_when_it_is_told_is_named():
+def test_a_loop_that_ends_on_a_condition_is_named():
     def function(x, n):
         return jax.lax.while_loop(lambda at: at[0] < n, lambda at: (at[0] + 1, at[1] * 2), (0, x))
 

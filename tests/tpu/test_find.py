@@ -271,7 +271,7 @@ def test_jax_is_not_sent_over_the_network(bare):
         found.required(attached=True)
 
 
-def test_chips_without_their_library_are_told_to_install_it(bare):
+def test_chips_without_their_library_get_the_advice_to_install_it(bare):
     found = bare.devices("vfio/{}", 8).find(env=KAGGLE)
     with pytest.raises(RunError, match="libtpu is not installed; pip install"):
         found.required(attached=True)

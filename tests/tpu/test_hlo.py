@@ -311,7 +311,7 @@ ENTRY %main (x: bf16[6,64], y: bf16[8,64], z: bf16[6,64]) -> (f32[8,6], bf16[6,6
 """
 
 
-def test_an_exchange_that_goes_on_beside_products_is_counted_where_it_begins() -> None:
+def test_an_exchange_that_continues_beside_products_is_counted_where_it_begins() -> None:
     cost = count(parse(CHAIN))
     assert cost.exchanges == {
         ("all-gather", True): Exchange("all-gather", True, n_bytes=2 * 6 * 64, number=1)

@@ -83,7 +83,7 @@ def test_every_trial_of_every_piece_has_dropout_of_its_own():
     assert np.diff(np.sort(losses["loss"])).min() > 1e-3  # equal draws differ by 1e-6
 
 
-def test_a_run_with_noise_and_dropout_that_stopped_goes_on_bit_by_bit(tmp_path):
+def test_a_run_with_noise_and_dropout_that_stopped_continues_bit_by_bit(tmp_path):
     packed = pack(write_recordings(tmp_path / "sessions"), tmp_path / "packed")
     noise = {"white_noise_std": 1.0, "constant_offset_std": 0.2, "random_cut": 3}
     tpu = TPUConfig(length_shapes=1, compilation_cache=None)

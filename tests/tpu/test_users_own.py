@@ -53,7 +53,7 @@ def test_a_users_own_model_and_loss_train_as_in_torch(loss, registered, packed, 
         ), name
 
 
-def test_a_loss_that_decides_in_python_is_told_what_to_do(registered, packed, tmp_path):
+def test_a_loss_that_decides_in_python_gets_advice(registered, packed, tmp_path):
     config = replace(tpu_config(), model=MeansConfig(), loss=FadingConfig(in_python=True))
     with (
         Trainer(config, packed, tmp_path / "run", device=TPU, progress=False) as trainer,

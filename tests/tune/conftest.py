@@ -51,7 +51,7 @@ def quick() -> tuple[str, ...]:
 
 @pytest.fixture
 def tune(packed, tmp_path, quick):
-    """Searches into a new directory, or goes on there."""
+    """Searches into a new directory, or continues there."""
 
     def run(search: Search, out: str = "search", overrides=(), **arguments) -> Study:
         settings = [*quick, *overrides]

@@ -119,7 +119,7 @@ def undisturbed(packed, tmp_path_factory) -> Path:
 
 
 @pytest.fixture
-def goes_on(packed, undisturbed, states, capsys):
+def continues(packed, undisturbed, states, capsys):
     """The same command ends as one that was left alone.
 
     After Ctrl-C it may do so with one job, which needs no processes that load the package.
@@ -138,8 +138,8 @@ def goes_on(packed, undisturbed, states, capsys):
 
 
 @pytest.mark.slow
-def test_a_search_that_is_killed_takes_its_processes_along_and_goes_on_bit_exactly(
-    packed, goes_on, states, tmp_path
+def test_a_search_that_is_killed_takes_its_processes_along_and_continues_bit_exactly(
+    packed, continues, states, tmp_path
 ):
     out = tmp_path / "search"
     process = start(packed, out)
@@ -151,11 +151,11 @@ def test_a_search_that_is_killed_takes_its_processes_along_and_goes_on_bit_exact
         time.sleep(0.05)
     assert not processes_about(out)
     assert "RUNNING" in states(out)
-    goes_on(out)
+    continues(out)
 
 
 @pytest.mark.slow
-def test_ctrl_c_saves_every_running_trial_and_says_how_to_go_on(packed, goes_on, tmp_path):
+def test_ctrl_c_saves_every_running_trial_and_says_how_to_continue(packed, continues, tmp_path):
     out = tmp_path / "search"
     process = start(packed, out)
     until(lambda: trained(out, "0001-lr_max=0.001"), process)
@@ -167,7 +167,7 @@ def test_ctrl_c_saves_every_running_trial_and_says_how_to_go_on(packed, goes_on,
     assert last.endswith("everything is saved; the same command goes on with it")
     assert "Traceback" not in errors
     assert not processes_about(out)
-    goes_on(out)
+    continues(out)
 
 
 @pytest.mark.slow
@@ -197,7 +197,7 @@ def test_trials_run_as_ray_tasks(tune, undisturbed):
 
 
 @pytest.mark.slow
-def test_ctrl_c_saves_the_trials_on_ray(packed, goes_on, tmp_path):
+def test_ctrl_c_saves_the_trials_on_ray(packed, continues, tmp_path):
     pytest.importorskip("ray")
     out = tmp_path / "search"
     process = start(packed, out, "--ray", "local")
@@ -206,7 +206,7 @@ def test_ctrl_c_saves_the_trials_on_ray(packed, goes_on, tmp_path):
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 2
     assert "everything is saved" in errors.splitlines()[-1]
-    goes_on(out, jobs=1)
+    continues(out, jobs=1)
 
 
 def outcome(running) -> Outcome:

@@ -110,7 +110,7 @@ def test_tpe_comes_closer_than_chance():
         assert np.median([trial.value for trial in trials[20:]]) < 0.7 * np.median(random)
 
 
-def test_tpe_goes_on_as_if_it_had_not_been_stopped():
+def test_tpe_continues_as_if_it_had_not_been_stopped():
     pytest.importorskip("optuna")
     trials = tpe(14, 3, bowl)
     search = Search("tpe", SPACE, 14, 3)

@@ -37,7 +37,7 @@ def finish_all(store: TrialStore) -> list[dict]:
     return found
 
 
-def test_given_options_come_first_and_what_lies_outside_of_the_space_is_not_told(open_store):
+def test_given_options_come_first_and_what_lies_outside_of_the_space_is_not_reported(open_store):
     outside = Given({"beam": 99.0}, {"recombine": "max"})
     store = open_store(3, [Given({"beam": 2.0}, {"beam": 2.0, "recombine": "max"}), outside])
     trials = [store.claim() for _ in range(3)]
@@ -141,7 +141,7 @@ def test_what_failed_is_tried_again_when_asked_and_not_counted_twice(open_store)
 
 
 @pytest.mark.parametrize("more", [0, 20])  # bytes that still fit: none, and a part of a line
-def test_a_full_disk_is_one_line_and_the_search_goes_on_once_there_is_room(
+def test_a_full_disk_is_one_line_and_the_search_continues_once_there_is_room(
     open_store, tmp_path, more
 ):
     store = open_store()

@@ -95,7 +95,7 @@ def test_the_metric_decides_what_is_best_and_which_weights_are_kept(tune):
     assert "best_metric: val_loss" in (study.folder(study.best) / "config.yaml").read_text()
 
 
-def test_a_trial_that_fails_is_recorded_with_its_reason_and_the_search_goes_on(tune):
+def test_a_trial_that_fails_is_recorded_with_its_reason_and_the_search_continues(tune):
     lines = []
     study = tune(grid("model.patch_size=400,14"), report=lines.append)
     assert [one.state for one in study.trials] == ["failed", "finished"]
@@ -204,7 +204,7 @@ def test_another_search_in_the_same_directory_is_refused(tune, pretended, sessio
     assert len(pretended) == 2
 
 
-def test_more_trials_go_on_with_a_random_search(tune, pretended):
+def test_more_trials_continue_with_a_random_search(tune, pretended):
     space = parse_space(["lr_max=0.01:1:log"])
     three = tune(Search("random", space, 3))
     five = tune(Search("random", space, 5))
@@ -227,7 +227,9 @@ def test_a_stopped_tpe_search_tries_what_an_undisturbed_one_does(tune, pretended
     ]
 
 
-def test_ctrl_c_in_a_training_saves_it_and_the_same_command_goes_on_bit_exactly(tune, monkeypatch):
+def test_ctrl_c_in_a_training_saves_it_and_the_same_command_continues_bit_exactly(
+    tune, monkeypatch
+):
     update = TorchBackend.update
 
     def with_ctrl_c(backend, step, batch):

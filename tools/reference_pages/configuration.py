@@ -254,7 +254,7 @@ def _section_of(hint: Any) -> type | None:
 
 
 def documented(cls: type) -> dict[str, str]:
-    """Return what is written beneath each field of a dataclass, or in its `Attributes:`."""
+    """Return the text beneath each field of a dataclass, or in its `Attributes:`."""
     found: dict[str, str] = {}
     for each in reversed(cls.__mro__):
         if not dataclasses.is_dataclass(each):

@@ -6,7 +6,7 @@ import griffe
 
 
 class Fields(griffe.Extension):
-    """Moves what is written beneath a class' fields into the class' own docstring."""
+    """Moves the texts beneath a class' fields into the class' own docstring."""
 
     def on_class(self, *, cls: Any, **_: Any) -> None:
         """Add a table of fields to a class. Called by griffe."""

@@ -100,8 +100,8 @@ def _under_headings(tree: Headings) -> _Commands:
 class _AllCommands(Mapping[str, Any]):
     """The commands of the core and of all packages.
 
-    Packages are asked for theirs when a command is none of the core's: finding out what is
-    installed takes 40 ms, which every start of `cortext` would wait for.
+    Packages are asked for theirs when a command is none of the core's: finding out which
+    are installed takes 40 ms, which every start of `cortext` would wait for.
     """
 
     def __init__(self) -> None:

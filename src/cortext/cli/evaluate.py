@@ -33,9 +33,9 @@ from cortext.plugins import load_plugins
 SEARCHING = ("options", "threads", "fit")
 """Parameters of `evaluate` that say how words are searched for."""
 ONLINE = ("hear", "corrected", "overrides")
-"""Parameters of `evaluate` for a model that goes on learning."""
+"""Parameters of `evaluate` for a model that continues to learn."""
 OFFLINE = ("fit", "llm", "ray", "description", "participant", "device")
-"""Parameters of `evaluate` that a model that goes on learning does not have."""
+"""Parameters of `evaluate` that a model that continues to learn does not have."""
 HEAR = typer.Option(
     [],
     "--hear",

@@ -236,7 +236,7 @@ def word_errors(fitted: dict[str, FittedOptions]) -> dict[str, Any]:
 
 
 def print_fitted(fitted: dict[str, FittedOptions]) -> None:
-    """Print what was fitted to the runs, by participant."""
+    """Print the fits of the runs, by participant."""
     for name, found in fitted.items():
         whose = f" of {name}" if name else ""
         taken = "" if found.source is None else f", taken over from {found.source}"

@@ -1,7 +1,7 @@
 """Survey of recorded features: their range, outliers, and features that stand still.
 
 Features of another unit, a spoilt block and a dead channel pass every check of a single trial. They
-show beside the other sessions, or beside what z-scores are. What is found is a note, no problem:
+show beside the other sessions, or beside the range of z-scores. A finding is a note, no problem:
 recordings may be so.
 
 T bins, C features.

@@ -75,7 +75,7 @@ def new_hdf5(path: Path) -> Iterator[tuple[h5py.File, Callable[[], None]]]:
     """Give an HDF5 file to fill, which becomes `path` when the context ends without an error.
 
     Yields the file and a function that raises DataError once a write has failed, so that nobody
-    goes on for hours on a full disk; the end of the context calls it too.
+    continues for hours on a full disk; the end of the context calls it too.
     """
     with disk_errors(path):
         temporary = new_temporary(path)

@@ -1,7 +1,7 @@
 """Outliers of recorded features: values and bins that must not spoil a mean and a deviation.
 
 An artefact (a moved cable, a saturated amplifier) is a thousand deviations away, and one such bin
-would make all others look alike. Two kinds are told apart. A value that is far out in its own
+would make all others look alike. Two kinds are distinguished. A value that is far out in its own
 feature counts as the farthest that is not. A bin in which many features are far out counts for
 nothing: it says nothing of any of them.
 
@@ -35,7 +35,7 @@ FEWEST_FEATURES = 8
 They are the sum of squared distances, each in limits and at most 1: ten times that of usual bins.
 """
 LEAST_JUDGED = 25
-"""Bins from which on outliers are told, half a second."""
+"""Bins from which on outliers are reported, half a second."""
 FEATURES_AT_ONCE = 64
 """Features whose medians are taken together, which bounds the memory."""
 FLAT_BINS = 50
@@ -188,7 +188,7 @@ class FlatFeatures:
 
         Args:
             x_TC: Float [T, C], T at least 1.
-            mean_C: What is known of the features, float64 [C].
+            mean_C: Known means of the features, float64 [C].
             std_C: Their deviations.
         """
         bin_T1 = np.arange(len(x_TC))[:, None]

@@ -3,7 +3,7 @@
 It holds, per split, `<split>.f16` (the bins of all trials one after another, [sum of T, C] float16)
 or TFRecord files (`<split>-00000.tfrecord` ..., see `tfrecords.py`), which TensorFlow reads without
 this package; `index.npz` (numbers per trial, labels) and `index.json` (sessions, sentences,
-sources, what was left out, checksums). Half precision keeps three significant digits of z-scored
+sources, trials left out, checksums). Half precision keeps three significant digits of z-scored
 features, well below their noise, and halves memory and disk.
 
 Opening checks the index by checksum and the bins by size, which finds the usual accidents (a copy
@@ -45,7 +45,7 @@ class PackedDataset(Described):
 
     Attributes:
         sessions: Names; `day_N` of the splits are positions in it.
-        bad_trials: What was left out when it was packed, and why.
+        bad_trials: Trials that packing left out, and why.
         post_implant_day: Days since implantation by session, where the release's table of blocks
             has them.
         source: The directory of session files, with the size and time of change (ns) of each.

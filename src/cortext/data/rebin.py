@@ -47,7 +47,7 @@ def rebin(x_TC: np.ndarray, from_ms: float, to_ms: float, sums: Iterable[int] = 
         float32 [floor(T * from_ms / to_ms), C].
 
     Raises:
-        DataError, ConfigError, WrongType: For what is no such array, length or feature.
+        DataError, ConfigError, WrongType: For another type or shape of array, length or feature.
     """
     x_TC = as_features(x_TC)
     ratio = _fraction(to_ms, "to_ms") / _fraction(from_ms, "from_ms")

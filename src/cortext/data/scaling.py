@@ -2,7 +2,7 @@
 
 Over the bins of a block each feature gets a mean of 0 and a standard deviation of 1, as in the
 public releases. That needs the whole block, which live decoding does not have. Rolling z-scores of
-a bin need only what was recorded before its end: the last utterances, and the bins of its own so
+a bin need only the recording before its end: the last utterances, and the bins of its own so
 far. `pack` and live decoding compute them with the same class, bin by bin.
 
 T bins, C features.
@@ -349,7 +349,7 @@ class RollingZScore:
         self._known = self._before + self._utterance
 
     def _begin_anew_if_changed(self) -> None:
-        """Let the statistics begin with what was left out, where that was most of the latest."""
+        """Begin the statistics with the bins left out, where they were most of the latest."""
         n_bins = sum(n for _, n in self._left_out)
         parts = [part for part, _ in self._left_out if part.n]
         if len(parts) < RECURS or sum(part.n for part in parts) <= n_bins / 2:

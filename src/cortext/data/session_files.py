@@ -75,7 +75,7 @@ def read_trials(
         path: The file, which is not trusted.
         labels_required: Trials without labels are bad (val); otherwise labels are read where they
             are.
-        on_bad: Gets each Problem, and reading goes on; without it the first one is raised as
+        on_bad: Gets each Problem, and reading continues; without it the first one is raised as
             DataError.
         session: The session that every trial must state.
         n_features: The number of features that every trial must have (default: most trials' in this

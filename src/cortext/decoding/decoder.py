@@ -358,13 +358,13 @@ class Decoder(Described):
         Args:
             inventory: Tokens of the columns: an `Inventory`, `"release"` or `"lm"`.
             words: More words for this utterance alone (names, places), as in `add_words`.
-            hotwords: Bonus by word, added to the score whenever the word is said, and to words that
+            hotwords: Bonus by word, added to the score wherever it is decoded, and to words that
                 may become it.
             hook: Called with the live hypotheses (`LiveBatch`); the float32 [N] that it returns are
                 added to their scores, None adds nothing. Not beside a large model. Set
                 `history_words` so that hypotheses with different scores are kept apart.
             every_frames: Frames between two calls of the hook; it is also called at the end.
-            context: Text said before, for a large model.
+            context: The preceding text, for a large model.
         """
         inventory = self._checked(inventory)
         check_function(hook, "hook")
@@ -412,11 +412,11 @@ class Decoder(Described):
         return self._engine.score(text, log_probs_PV, self.options, inventory, self._words)
 
 
-def notes_of(said: Iterable[str], lists: Mapping[Any, NBest]) -> list[str]:
+def notes_of(notes: Iterable[str], lists: Mapping[Any, NBest]) -> list[str]:
     """Return one line for each thing that was not done as asked.
 
     Args:
-        said: Notes of a large model (`LargeModel.describe`).
+        notes: Notes of a large model (`LargeModel.describe`).
         lists: N-best lists by the trial's name, which the lines hold; `degraded` says what failed.
     """
     missing: dict[str, list[str]] = {}
@@ -424,7 +424,7 @@ def notes_of(said: Iterable[str], lists: Mapping[Any, NBest]) -> list[str]:
         if nbest.degraded:
             missing.setdefault(nbest.degraded, []).append(str(name))
     return [
-        *said,
+        *notes,
         *(
             f"{len(names)} of {len(lists)} sentences {why} (trials {', '.join(names)})"
             for why, names in missing.items()

@@ -31,7 +31,7 @@ def fake_log_probs(
     """Return synthetic log-probabilities float32 [P, V] that say a sentence.
 
     A silence follows every word, a boundary parts two. A token lasts 3 frames, or 2 or 4; 1 or 2
-    blanks follow it. Words are said in their most usual pronunciation.
+    blanks follow it. Words have their most usual pronunciation.
 
     Args:
         sentence: Text; it is normalised first.
@@ -69,11 +69,11 @@ def _symbols(
         raise TextError(f"no word in the sentence {sentence!r}; it needs at least one letter")
     language.require(sentence)
 
-    def said(word: str) -> Pronunciation:
+    def pronounced(word: str) -> Pronunciation:
         listed = lexicon.pronunciations(word) if lexicon else ()
         return (listed or pronouncer(inventory, language)(word))[0]
 
-    return inventory.closed(map(said, words))
+    return inventory.closed(map(pronounced, words))
 
 
 def _frames(symbols: list[str], blank: str, generator: np.random.Generator) -> list[str]:

@@ -52,7 +52,7 @@ def kind_of(scores_PV: np.ndarray) -> str | None:
 
     Logits of a network do not pass: 95 % of the frames would have to be of one sign and sum to 1
     within 1 %. Frames of equal numbers say nothing and do not count; of fewer than
-    `FEWEST_FRAMES` others the kind is not told.
+    `FEWEST_FRAMES` others the kind stays unknown.
 
     Args:
         scores_PV: Float [P, V] without NaN.

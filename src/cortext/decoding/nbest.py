@@ -133,7 +133,7 @@ class NBest(Sequence[Hypothesis], Described):
     """An n-best list: hypotheses, best first; never empty (silence gives one with empty text).
 
     Attributes:
-        degraded: One line that names what was asked for and is missing, such as a large language
+        degraded: One line that names a requested part that is missing, such as a large language
             model's scores; None where nothing is missing.
         confidence: Probability that the best sentence is right in all words, from a run's
             calibration; None without one, and for a sentence without words.

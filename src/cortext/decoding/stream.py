@@ -68,7 +68,7 @@ class LargeModel(Protocol):
         Args:
             lists: N-best list of each utterance, as the search found it.
             options: Weights of all scores.
-            context: Text said before.
+            context: The preceding text.
             progress: Called with lists done and in all.
 
         Returns:
@@ -111,7 +111,7 @@ class DecoderStream:
     for one thread at a time; the search refuses a second one with a DecodingError.
 
     Attributes:
-        context: Text said before; a large model ranks the sentences after the last one set.
+        context: The preceding text; a large model ranks the sentences after the last one set.
     """
 
     def __init__(
@@ -140,7 +140,7 @@ class DecoderStream:
         return self._options
 
     def step(self, chunk_PV: np.ndarray) -> Partial:
-        """Take in the next frames and return what is known so far.
+        """Take in the next frames and return the result so far.
 
         Words once in `stable` never change: all sentences of the final list begin with them.
 

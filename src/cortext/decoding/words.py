@@ -25,7 +25,7 @@ class WordChanges:
     Attributes:
         added: Pronunciations by word, besides those that the lexicon has.
         removed: Words that are not found.
-        bonuses: Added to the score of a word whenever it is said, from its first phoneme on.
+        bonuses: Added to the score of a word whenever it is decoded, from its first phoneme on.
     """
 
     added: tuple[tuple[str, tuple[Pronunciation, ...]], ...] = ()
@@ -53,7 +53,7 @@ class WordChanges:
     def without_words(self, words: Iterable[str], lm: LanguageModel) -> WordChanges:
         """Return the changes with fewer words.
 
-        Raises DecodingError for what is no word, and for any word where the vocabulary is open.
+        Raises DecodingError for a text that is no word, and for any word of an open vocabulary.
         """
         check_type(words, Iterable, "words", "a list of words")
         given = [words] if isinstance(words, str) else list(words)
@@ -103,7 +103,7 @@ def as_written(word: str, lm: LanguageModel) -> str:
     English words stay as they are given.
 
     Raises:
-        DecodingError: For what is no word of the language.
+        DecodingError: For a text that is no word of the language.
     """
     language = lm.language
     if language.is_benchmark:

@@ -78,7 +78,7 @@ def choose_options(
         options: None: the options fitted to the run, if they were fitted with this language model,
             else the defaults. Otherwise `DecoderOptions`, a mapping of their fields, a YAML file of
             them (or a `decoder.yaml`), a run directory, whose fitted options are used, or
-            `default`. A mapping or file that has nothing but a section `llm` leaves the search as
+            `default`. A mapping or file that has only a section `llm` leaves the search as
             None does.
 
     Raises:
@@ -96,6 +96,7 @@ def choose_options(
         if path.is_dir():
             return _asked_for(_fitted_of_run(path), path, lm)
         mapping = read_mapping(path)
+        # Only a fit names the language model that it was made with; plain options do not.
         if "language_model" in mapping:
             return _asked_for(FittedOptions.read_file(path), path, lm)
         given = load_config(path, DecoderOptions)

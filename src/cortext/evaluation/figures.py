@@ -90,6 +90,7 @@ def to_svg(figure: Figure, name: str, label: str) -> str:
         label: Text that a screen reader speaks.
     """
     file = io.StringIO()
+    # The same figure gives the same bytes: its ids follow from its name, and it has no date.
     with matplotlib.rc_context(STYLE | {"svg.hashsalt": name}), warnings.catch_warnings():
         # Letters stay letters, which the browser draws with fonts of its own.
         warnings.filterwarnings("ignore", r"Glyph .* missing from font")
@@ -100,6 +101,7 @@ def to_svg(figure: Figure, name: str, label: str) -> str:
     svg = re.sub(r'<(g|text|svg) id="[^"]*"', r"<\1", svg)
     box = re.search(r'viewBox="[^"]*"', svg)
     assert box is not None
+    # Without width and height, which would keep the page from scaling it.
     opening = f'<svg {box.group(0)} role="img" aria-label="{escape(plain(label))}">'
     svg = re.sub(r"<svg [^>]*>", lambda match: opening, svg, count=1)
     svg = svg.replace("font-family: 'DejaVu Sans'", "font-family: var(--sans)")

@@ -50,6 +50,7 @@ def logits_of(
                 x_TC[:n_bins] = change(n, x_TC[:n_bins])
         logits_BPV, n_patches_B = model.logits_batch(batch.features_BTC, sessions, batch.n_bins_B)
         for n, logits_PV, n_patches in zip(numbers, logits_BPV, n_patches_B.tolist(), strict=True):
+            # A copy: a view would keep the whole padded batch in memory.
             logits[n] = logits_PV[:n_patches].copy()
         if progress:
             progress(start + len(numbers), len(chosen))

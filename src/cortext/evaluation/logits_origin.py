@@ -1,4 +1,4 @@
-"""What the logits in an evaluation directory are, and the files that hold them.
+"""The origin of the logits in an evaluation directory, and the files that hold them.
 
 Shapes: P patches (frames), V tokens.
 """
@@ -167,7 +167,7 @@ class LogitFiles:
 
 
 def conventions_json(conventions: Conventions) -> dict[str, Any]:
-    """Return conventions as `metrics.json` has them: tokens, and what is not the release's."""
+    """Return conventions as `metrics.json` has them: tokens, and all that is not the release's."""
     found = conventions.to_json()
     kept: dict[str, Any] = {name: found[name] for name in ("language", "bin_ms") if name in found}
     return {"inventory": conventions.inventory.to_json()} | kept

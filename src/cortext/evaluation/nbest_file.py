@@ -28,7 +28,7 @@ class SavedTrialLists:
 
     Attributes:
         key: The trial's `KEY` fields.
-        reference: Sentence to be said; None where it is unknown.
+        reference: Sentence to be decoded; None where it is unknown.
         hypotheses: Its sentences, best first, at least one; each has a `text`.
         degraded: One line that names what the list lacks; None where nothing is missing.
     """

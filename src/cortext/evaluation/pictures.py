@@ -101,6 +101,7 @@ def choose(trials: Sequence[TrialResult], n: int) -> list[TrialResult]:
         if key == 1
         else [trial for trial in ordered if shares[trial.id][0] > 0]
     )
+    # Where one kind has too few trials, the other gets its places.
     n_wrong = min(len(wrong), max(n - n // 2, n - len(right)))
     return _evenly(right, n - n_wrong) + _evenly(wrong, n_wrong)
 
@@ -124,12 +125,14 @@ def picture_of(trial: TrialResult, index: int, found: Recognised) -> TrialPictur
     columns = [model.inventory.index[symbol] for symbol in model.inventory.grouped_symbols]
     probabilities_PV = np.exp(log_softmax(trial.logits_PV))
     return TrialPicture(
+        # The release's smoothing, whatever the model's own is: pictures of two runs compare.
         features_TC=smooth(features_TC[None], 2.0, 100)[0].numpy(),
         bin_s=model.bin_ms / 1000,
         posterior_PV=probabilities_PV[:, columns],
         frame_start_s=start_s,
         frame_s=frame_s,
         phonemes=_phoneme_spans(trial, probabilities_PV, model, start_s, frame_s),
+        # The search counts from the beginning of the first frame; `start_s` is its centre.
         words=_word_spans(trial, start_s - frame_s / 2),
         inventory=model.inventory,
     )
@@ -160,6 +163,7 @@ def _phoneme_spans(
     """Return the greedy tokens with the frames that emit them."""
     best_P = probabilities_PV.argmax(axis=-1)
     edges = [0, *(np.flatnonzero(np.diff(best_P)) + 1).tolist(), len(best_P)]
+    # One symbol of the greedy path for each run without the blanks: the two lists pair.
     runs = [(a, b) for a, b in pairwise(edges) if best_P[a] != model.inventory.blank]
     right = _right(trial.phonemes, trial.greedy)
     return [

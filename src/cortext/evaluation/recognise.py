@@ -55,7 +55,7 @@ class Results:
         options: Options of the search for trials that no fit has seen, and where they come from.
         cross_fitted: Options for trials that the fit has seen, by the trial's number.
         seconds: What each stage took.
-        llm: What is known of the large language model; None without one.
+        llm: Description of the large language model; None without one.
         confidence: What the confidences of words are; None without a search.
         limited: Vocabularies that the sentences of some trials are made of.
         conventions: Tokens, language and length of a bin of the trials.
@@ -132,7 +132,7 @@ def recognise(
         device: Where the model runs.
         skip_bad: Leave bad trials out and report them.
         description: The release's table of blocks, for post-implant days and corpora.
-        logits: float32 [P, V] by the trial's position in the split, where a model that goes on
+        logits: float32 [P, V] by the trial's position in the split, where a model that keeps
             learning has made them; None lets the run's model make them.
         progress: Called with steps done and in all.
 
@@ -176,6 +176,7 @@ def recognise(
                 words.fit(log_probs, names, model.inventory, (str(where), split), reports[1])
                 words.fit_confidence(model, trials_of, chosen, str(where), reports[2])
         found = words.sentences(log_probs, names, model.inventory, seconds, reports[1 + 2 * fit :])
+        # The search counts frames, and gives each one 80 ms.
         timed = [nbest.timed(model.frame_ms) for nbest in found]
         trials = [replace(trial, nbest=nbest) for trial, nbest in zip(trials, timed, strict=True)]
     return Recognised(
@@ -249,6 +250,8 @@ def _check_fits(model: AcousticModel, data: PackedDataset, where: Path) -> None:
     if data.n_features != model.n_features:
         found = f"{data.n_features} features found, the model needs {model.n_features}"
         raise DataError(found, where=where, fix="give the data the run was trained for")
+    # By name, not by number: labels and decoded tokens are compared as symbols, so the data may
+    # have them in another order.
     data.conventions.require(
         model.conventions, mine="the data", theirs="the run", where=where, by_number=False
     )

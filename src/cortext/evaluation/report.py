@@ -135,6 +135,7 @@ def _environment(package: str) -> Environment:
     environment = Environment(
         loader=ChoiceLoader([PackageLoader(package), PackageLoader("cortext.evaluation")]),
         autoescape=True,
+        # A misspelt name in a template is an error and no gap in the page.
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -163,6 +164,7 @@ def number(value: float | None) -> str:
 
 def _headline(metrics: Metrics, inventory: Inventory) -> list[dict[str, Any]]:
     rows = []
+    # PER is measured before the search, so no fitted option has changed it.
     crossed = ("wer", "cer") if metrics.n_cross_fitted else ()
     for name, counted, unit, long in (
         ("per", "phoneme", inventory.unit, long_name(inventory)),
@@ -242,6 +244,7 @@ def _day_axis(
         )
     dates: dict[str, date | None] = {name: Session(name, {}).date for name in sessions}
     known = [day for day in dates.values() if day is not None]
+    # Two sessions of one date would be drawn on top of each other.
     if len(set(known)) == len(sessions) and len(known) > 1:
         first = min(known)
         days = {name: float((day - first).days) for name, day in dates.items() if day is not None}

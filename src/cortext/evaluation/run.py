@@ -215,7 +215,7 @@ def _measure(found: Results, blocks: Description, seed: int) -> dict[str, Any]:
     """Return all fields of `Metrics` but the seconds."""
     trials = found.trials
     sessions = [trial.session for trial in trials]
-    # Apart, because the network may have learnt the sentences of the training split by heart.
+    # Apart, because the network may have memorised the sentences of the training split.
     known = _training_sentences(found)
     seen, unseen = split_by_seen(trials, known) if known else ((), ())
     seen_rates = unseen_rates = None
@@ -291,6 +291,7 @@ def _chose_weights(found: Results, run: Path | None) -> bool:
     """Tell whether the run kept the weights that were best on the trials of this split."""
     if run is None or not isinstance(found, Recognised) or found.split != "val":
         return False
+    # By checksum, not by path: the same trials may lie in another directory.
     known = read_identity(run).get("crc32")
     if isinstance(known, dict) and known.get("val") == found.data.checksums["val"]:
         return True
@@ -424,6 +425,7 @@ def _check_replaceable(out: Path) -> None:
 def _write_results(folder: Path, found: Results, confused: Confusion | None) -> None:
     (folder / "logits").mkdir()
     for trial in found.trials:
+        # The number comes first: `LogitFiles` finds a trial's file by it.
         name = f"{trial.id:05d}_{trial.session}_b{trial.block:02d}_t{trial.trial:03d}.npy"
         np.save(folder / "logits" / name, trial.logits_PV.astype(np.float16))
     if any(trial.nbest for trial in found.trials):

@@ -284,6 +284,7 @@ class Confusion:
         names = (*self.symbols, None)
         errors = self.counts_RH.copy()
         np.fill_diagonal(errors, 0)
+        # Stable: with another sort, ties would be listed in another order on another processor.
         order = np.argsort(errors, axis=None, kind="stable")[::-1][:n]
         rows, columns = np.unravel_index(order, errors.shape)
         totals = self.counts_RH.sum(axis=1)

@@ -103,12 +103,14 @@ def step_through(stepper: Stepper, features_TC: np.ndarray) -> np.ndarray:
     """
     x_TC = np.asarray(features_TC, dtype=np.float32)
     smoothing = stepper.smoothing
+    # A model that pads its last patch gives a frame for a single bin.
     needed = 1 if stepper.pads_last_patch else stepper.patch_size
     needed += smoothing.lost_bins
     if len(x_TC) < needed:
         raise DataError(f"a trial has {len(x_TC)} bins; one frame of this model needs {needed}")
     if smoothing.smooth_data:
         std_bins, size = smoothing.smooth_kernel_std, smoothing.smooth_kernel_size
+        # As at evaluation: no bins are made up beyond the ends of the trial.
         x_TC = smooth(torch.from_numpy(x_TC)[None], std_bins, size, padding="valid")[0].numpy()
     stepper.start()
     return np.stack([stepper.step(bins_SC) for bins_SC in patches_of(stepper, x_TC)])

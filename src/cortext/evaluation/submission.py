@@ -22,7 +22,7 @@ class Predictions(list[str]):
 
     Attributes:
         skipped: Why trials were left out; their sentences are empty.
-        notes: What was done otherwise than asked for.
+        notes: Every departure from what the caller asked for.
         decoder_options: Origin of the decoder options, a line; None without a word search.
     """
 

@@ -110,6 +110,7 @@ def _right(
     n = edits["reference_length"]
     if not errors:
         return f"All {n:,} {unit} are right" if n > 1 else f"The only {unit[:-1]} is right"
+    # Added words are errors, too, so there may be more errors than words.
     if rate >= 1:
         return (
             f"On balance no {unit[:-1]} is right: {_count(errors, 'error')} in"
@@ -175,6 +176,7 @@ def _worst_corpus(metrics: Metrics) -> str:
     """Return the corpus whose interval lies above the rate of all, the worst of several."""
     if metrics.wer is None or len(metrics.per_corpus) < 2:
         return ""
+    # By the interval: of several corpora, one always is the worst by chance.
     worse = {
         name: found.wer
         for name, found in metrics.per_corpus.items()

@@ -58,6 +58,7 @@ def read_vocabularies(directory: str | Path) -> tuple[Vocabulary, ...]:
         if not all(
             each.words
             and all(isinstance(word, str) for word in each.words)
+            # Not `isinstance`, to which True is a number of a trial.
             and all(type(number) is int for number in each.trials)
             for each in found
         ):

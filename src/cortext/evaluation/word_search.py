@@ -77,6 +77,7 @@ class WordSearch:
     def __init__(
         self, run: str | Path, lm: str | Path, settings: SearchSettings, fit: bool = False
     ) -> None:
+        # A fit does not begin with an earlier fit of this run: fitting twice gives the same.
         self.options = choose_options(None if fit else run, lm, settings.options)
         self.cross_fitted: dict[int, DecoderOptions] = {}
         self.about_llm: dict[str, Any] | None = None
@@ -120,6 +121,7 @@ class WordSearch:
             source: Data and split of the trials, for the record.
             progress: Called with steps done and in all.
         """
+        # Read first: the fit replaces the file.
         before = kept_before(self._run)
         fitted = fit_to_run(
             self._run,
@@ -153,6 +155,7 @@ class WordSearch:
         """
         fitted = self.options.fitted
         assert fitted is not None
+        # The old confidences belong to the old options, and must not outlast them.
         FittedConfidence.drop(self._run)
         try:
             found = fit_confidence(
@@ -160,6 +163,7 @@ class WordSearch:
                 split,
                 [TrialName.of(split, i) for i in chosen],
                 chosen,
+                # Confidences are for sentences that no large model ranks (`choose_confidence`).
                 self._decoder.with_llm(None).with_options(**vars(fitted.options)),
                 threads=self._threads,
                 progress=progress,
@@ -251,6 +255,7 @@ class WordSearch:
             progress=progress,
         )
         if llm is not None:
+            # The cluster is called once for each group of options: keep the earlier notes.
             notes = [*(self.about_llm or {}).get("notes", []), *about_llm.get("notes", [])]
             self.about_llm = about_llm | {"notes": list(dict.fromkeys(notes))}
         return found

@@ -149,7 +149,7 @@ class TimeMaskConfig:
     whole or not at all.
     """
     after_smoothing: bool = False
-    """Mask smoothed features. Before smoothing, the edges of a mask fill with what is beside it."""
+    """Mask smoothed features. Before smoothing, the edges of a mask fill with bins beside it."""
 
     def __post_init__(self) -> None:
         check_fields(self)

@@ -133,7 +133,7 @@ class ModelCard:
         return Inventory(self.inventory["name"], tuple(symbols))
 
     def to_json(self) -> bytes:
-        """Return the content of `model.json`, without what is as in models of the release."""
+        """Return the content of `model.json`, without fields that equal the release's."""
         mapping = asdict(self)
         for name in ("task", *_OF_RECORDINGS):
             if mapping[name] == _DEFAULTS[name]:

@@ -49,7 +49,7 @@ def _seeds(device: torch.device) -> torch.Tensor:
 def _differs(
     what: str, found: Iterable[torch.Tensor], expected: Iterable[torch.Tensor], bound: float = BOUND
 ) -> str | None:
-    """Return what is wrong with the first tensor that is; None if all agree."""
+    """Return the fault of the first wrong tensor; None if all agree."""
     for number, (one, other) in enumerate(zip(found, expected, strict=True)):
         one, other = one.detach().double(), other.detach().double()
         error = float((one - other).norm() / other.norm().clamp(min=1e-6))

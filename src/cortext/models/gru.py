@@ -130,7 +130,7 @@ class GRU(DayLayers):
         Args:
             x_BTC: Float [B, T, C], smoothed features, T at least one patch.
             day_B: int64 [B], the day layer of each trial.
-            state_LBD: Float [L, B, D], the state to go on from; None takes the learnt one.
+            state_LBD: Float [L, B, D], the state to continue from; None takes the learnt one.
             n_patches_B: int64 [B], patches of each trial, the others being padding; None if
                 nothing is padded.
 
@@ -157,7 +157,7 @@ class GRU(DayLayers):
         Args:
             x_BTC: Float [B, T, C], smoothed features, T at least one patch.
             day_B: int64 [B], the day layer of each trial.
-            state_LBD: Float [L, B, D], the state to go on from; None takes the learnt one.
+            state_LBD: Float [L, B, D], the state to continue from; None takes the learnt one.
             n_patches_B: int64 [B], patches of each trial; None if nothing is padded.
 
         Returns:

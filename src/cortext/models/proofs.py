@@ -47,7 +47,7 @@ def why_not(check: str, device: torch.device, *given: int) -> str | None:
 
     Args:
         check: `module:function`. It is called as `function(device, *given)`, and returns None if
-            the path is right on the device, otherwise a line that says what is wrong.
+            the path is right on the device, otherwise a line that names the fault.
         device: The GPU.
         given: Sizes that the path is compiled for.
     """

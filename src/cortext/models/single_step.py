@@ -122,7 +122,7 @@ def with_forwards(
         if of_transformer is not None and isinstance(module, Transformer) and _is_known(module):
             embedding, blocks = of_transformer(module)
             vars(module).update(embed=embedding)
-            vars(module.blocks).update(go_on=blocks, first_state=blocks.first_state)
+            vars(module.blocks).update(advance=blocks, first_state=blocks.first_state)
             compiled.update(_layers(module))
         elif type(module) is nn.GRU and _is_forward(module):
             vars(module)["forward"] = of_gru(module)
@@ -260,7 +260,7 @@ class _EmbeddingStep:
 
 
 class _BlocksStep:
-    """`Blocks.go_on`: its own, but for one frame of one trial.
+    """`Blocks.advance`: its own, but for one frame of one trial.
 
     Keys and values of a trial's frames lie in an array with room for further frames. A state is a
     view of its latest W rows. Thus a step copies nothing, reads the rows in the order in which they
@@ -280,7 +280,7 @@ class _BlocksStep:
         self._n_units = config.n_units
         self._n_most = config.context_frames
         self._shape = config.n_layers, config.n_heads * config.head_units
-        self._original = blocks.go_on
+        self._original = blocks.advance
         self._original_first_state = blocks.first_state
         self._state: State | None = None
 
@@ -309,7 +309,7 @@ class _BlocksStep:
         return y_BPD, self._view()
 
     def _move(self, state: State) -> None:
-        """Go on from a state in a new array."""
+        """Continue from a state in a new array."""
         keys_LBWI, values_LBWI, n_kept_1B = state
         self.first_state(1)
         self._n_kept = int(n_kept_1B[0, 0])

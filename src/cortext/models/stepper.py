@@ -101,7 +101,7 @@ class Stepper(Protocol):
 
 
 def require_alike(stepper: Stepper, other: Stepper) -> None:
-    """Raise RunError unless a stepper can go on in the place of another, between utterances.
+    """Raise RunError unless a stepper can take the place of another, between utterances.
 
     Args:
         stepper: The new one.

@@ -17,8 +17,8 @@ the published shapes for T15 and its bins of 20 ms:
     logits_BPV     [B, P, 41]      the CTC blank, 39 phonemes, the silence between words
 
 1. Time masks. Augmentation (`time_mask` in `cortext.features`) zeroes whole patches, 40 % of a
-   trial, so that the model learns to fill them in from what is around. It is meant
-   to keep the Transformer from learning a small set of sentences by heart.
+   trial, so that the model learns to fill them in from their surroundings. It is meant
+   to keep the Transformer from memorising a small set of sentences.
 2. Patches. They do not overlap: a masked patch is nowhere else to be seen.
 3. Attention. A frame looks back over a bounded time (`context_frames`), so that a long recording
    costs no more per frame than a short one. In training the bound is drawn anew for each batch;
@@ -201,7 +201,7 @@ class Transformer(DayLayers):
         Args:
             x_BTC: Float [B, T, C], smoothed features.
             day_B: int64 [B], the day layer of each trial.
-            state: The state to go on from; None begins a trial.
+            state: The state to continue from; None begins a trial.
             n_patches_B: int64 [B], patches of each trial, the others being padding; None if
                 nothing is padded. The bins of a trial's last patch that are not its own are zero.
 
@@ -248,7 +248,7 @@ class Transformer(DayLayers):
             return *self.blocks(x_BPD, n_patches_B), None
         if n_patches_B is not None:
             return self.blocks.run_on(x_BPD, state)
-        hidden_BPD, state = self.blocks.go_on(x_BPD, state or self.first_state(len(x_BPD)))
+        hidden_BPD, state = self.blocks.advance(x_BPD, state or self.first_state(len(x_BPD)))
         return hidden_BPD, None, state
 
     def why_not_fused(self, device: torch.device) -> str | None:
@@ -360,7 +360,7 @@ class Blocks(nn.Module):
         least, most = self.config.train_context_frames
         return torch.randint(least, most + 1, (), device=device)
 
-    def go_on(self, x_BPD: torch.Tensor, state: State) -> tuple[torch.Tensor, State]:
+    def advance(self, x_BPD: torch.Tensor, state: State) -> tuple[torch.Tensor, State]:
         """Run the next frames of trials, float [B, P, D]; return the next state, too."""
         hidden_BPD, _, state = self.run_on(x_BPD, state)
         return hidden_BPD, state
@@ -368,7 +368,7 @@ class Blocks(nn.Module):
     def run_on(
         self, x_BPD: torch.Tensor, state: State | None
     ) -> tuple[torch.Tensor, torch.Tensor | None, State]:
-        """Run the next frames as `go_on` does; return the intermediate layer, too.
+        """Run the next frames as `advance` does; return the intermediate layer, too.
 
         Without a state they are a trial's first frames.
         """

@@ -4,7 +4,7 @@
       day layer, patches       as in the baseline (`gru.py`), once for all three networks
     x_BPI        [B, P, I]
       noise model              GRU, linear map
-    noise_BPI    [B, P, I]     an estimate of what is in a patch and is not speech
+    noise_BPI    [B, P, I]     an estimate of the part of a patch that is not speech
       |
       |--> x_BPI - noise_BPI --> clean-speech model: GRU, linear map --> logits_BPV, the result
       |
@@ -142,7 +142,7 @@ class _Recurrent(DayLayers):
         Args:
             x: Patches [B, P, I]; with day layers, smoothed features [B, T, C].
             day_B: int64 [B], the day layer of each trial; None without day layers.
-            state_LBD: The state to go on from; None takes the learnt one.
+            state_LBD: The state to continue from; None takes the learnt one.
             n_patches_B: int64 [B], patches of each trial, the others being padding; None if
                 nothing is padded.
 
@@ -266,7 +266,7 @@ class TripleGRU(DayLayers):
         Args:
             x_BTC: Float [B, T, C], smoothed features, T at least one patch.
             day_B: int64 [B], the day layer of each trial.
-            state: Hidden states to go on from; None takes the learnt ones.
+            state: Hidden states to continue from; None takes the learnt ones.
             mode: `inference` leaves the adversary out; `full` is for training.
             reversal: Factor of the adversary's gradient, sign reversed, at the noise model.
             n_patches_B: int64 [B], patches of each trial, the others being padding; None if
@@ -300,7 +300,7 @@ class TripleGRU(DayLayers):
         Args:
             x_BTC: Float [B, T, C], smoothed features, T at least one patch.
             day_B: int64 [B], the day layer of each trial.
-            state: Hidden states to go on from; None takes the learnt ones.
+            state: Hidden states to continue from; None takes the learnt ones.
             n_patches_B: int64 [B], patches of each trial; None if nothing is padded.
 
         Returns:

@@ -1,4 +1,4 @@
-"""How long phonemes last beside one another."""
+"""Durations of phonemes relative to one another."""
 
 from __future__ import annotations
 

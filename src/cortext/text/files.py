@@ -51,7 +51,7 @@ def read_text(path: Path, most_bytes: int) -> str:
 def open_text(raw: io.BufferedReader) -> io.TextIOWrapper:
     """Return the text of an open file, plain or compressed by gzip, bzip2 or xz.
 
-    Its first bytes say which, whatever its name: nothing is read beyond what is asked for. Raises
+    Its first bytes say which, whatever its name: nothing is read beyond the requested bytes. Raises
     OSError for other compressed files, naming the format.
     """
     beginning = raw.peek(8)

@@ -259,7 +259,7 @@ class Inventory:
         return {role: symbol for role, symbol in zip(_ROLES, found, strict=True) if symbol}
 
     def to_json(self) -> dict[str, Any]:
-        """Return the inventory as plain values, without what is as in the release's."""
+        """Return the inventory as plain values, without the fields that equal the release's."""
         mapping: dict[str, Any] = {"name": self.name, "symbols": list(self.symbols)}
         if self.roles != {"blank": BLANK, "silence": SIL}:
             mapping["roles"] = self.roles
@@ -275,7 +275,7 @@ class Inventory:
 
         Keys are `name`, `symbols`, `roles` (default: the blank is `BLANK`, the silence `SIL`),
         `unit` (default: `phoneme`) and `groups` (default: the published phonemes, in any order, by
-        manner of articulation; others in none). Raises TextError for what is no inventory.
+        manner of articulation; others in none). Raises TextError for anything else.
         """
         if isinstance(mapping, str):
             return get_inventory(mapping)

@@ -100,8 +100,8 @@ class Lexicon:
 
     Attributes:
         inventory: Tokens that they consist of.
-        format: How a file that a person brought was read, in one line: its format, and what was
-            left out (`cortext.text.lexicon_formats`). Else empty.
+        format: How a file that a person brought was read, in one line: its format, and the entries
+            that were left out (`cortext.text.lexicon_formats`). Else empty.
     """
 
     def __init__(

@@ -70,7 +70,7 @@ class Listing:
     Attributes:
         entries: Pronunciations of words.
         format: Name of the format.
-        changes: What was left out, or read otherwise than it stands in the file.
+        changes: Entries left out, or read otherwise than it stands in the file.
     """
 
     entries: list[Entry]

@@ -298,7 +298,7 @@ def _split(line: str) -> Iterator[str]:
             for piece in pieces(_expand(" ".join(part.split()))):
                 yield from _segments(piece)
     if not text.strip() and line.strip():
-        yield ""  # nothing but an address or markup: rejected, and counted
+        yield ""  # only an address or markup: rejected, and counted
 
 
 def _segments(piece: str) -> Iterator[str]:

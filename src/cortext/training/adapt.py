@@ -98,7 +98,7 @@ class AdaptSummary:
     """Name of `val_per`, as the inventory gives it."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return the summary as plain values, without what is as in runs on the release."""
+        """Return the summary as plain values, without fields that equal the release's."""
         mapping = asdict(self)
         if self.errors == "PER":
             del mapping["errors"]

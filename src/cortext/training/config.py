@@ -337,7 +337,7 @@ def _check_lr_steps_used(config: TrainConfig) -> None:
 def _check_masks(config: TrainConfig) -> None:
     """Raise ConfigError for masks of patches that are not those of the model.
 
-    They would hide parts of its patches, from whose rest the model could tell what is hidden.
+    They would hide parts of its patches, from whose rest the model could infer them.
     """
     size = config.model.patch_size
     if size < 2 or size != config.model.patch_stride:

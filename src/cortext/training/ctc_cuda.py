@@ -25,7 +25,7 @@ MOST_LABELS = 511
 """Labels of a trial: each state has a thread, and a block has at most 1,024."""
 WARP = 32
 CHECKED = ((6, 120, 41, 50), (3, 60, 1601, 20), (2, 700, 41, 300))
-"""Trials, frames, tokens and labels of what is compared with torch's CTC."""
+"""Trials, frames, tokens and labels of the comparisons with torch's CTC."""
 MOST_ERROR = 1e-4
 """Bound of `check_kernels`: rounding gives a hundredth of it."""
 
@@ -58,7 +58,7 @@ def check_kernels(device: torch.device) -> str | None:
     """Compare losses and gradients with torch's CTC on the CPU, in float64.
 
     Returns:
-        What is wrong; None if they agree, and are the same bits the second time.
+        The fault; None if they agree, and are the same bits the second time.
     """
     for sizes in CHECKED:
         batch = _made_up(*sizes)

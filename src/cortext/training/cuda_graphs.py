@@ -171,7 +171,7 @@ def _tensors(result: Any) -> list[torch.Tensor]:
 def _agree(found: torch.Tensor, expected: torch.Tensor) -> bool:
     """Tell whether two tensors agree to `BOUND`; reading them waits for the device."""
     finite = expected.isfinite()
-    # What is not finite must be so in both: a loss that shows a bad trial, and the norm then.
+    # Values that are not finite must be so in both: the loss of a bad trial, and its norm.
     if not torch.equal(finite, found.isfinite()):
         return False
     found, expected = found[finite].float(), expected[finite].float()

@@ -1,4 +1,4 @@
-"""Which path training takes on a CUDA device, and why; `cortext doctor` shows it."""
+"""The path that training takes on a CUDA device, and why; `cortext doctor` shows it."""
 
 from __future__ import annotations
 

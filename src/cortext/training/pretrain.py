@@ -134,7 +134,7 @@ class PretrainLoss:
         return {"loss": whole_B} | {name: part_B.detach() for name, part_B in parts.items()}
 
     def _targets(self, batch: TrainBatch, n_frames: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return what is active now and next, bool [2, B, P, C], and where that is known [2, B, P].
+        """Return channels active now and next, bool [2, B, P, C], and where known [2, B, P].
 
         A frame's own bins are the newest of its patch. The next ones are the first that smoothing
         has not mixed into the patch, so that they must be predicted.
@@ -175,7 +175,7 @@ def activity(features_TC: np.ndarray, begins: np.ndarray, ends: np.ndarray) -> n
 def _cross_entropy(
     logits_BPC: torch.Tensor, active_BPC: torch.Tensor, counted_BPC: torch.Tensor
 ) -> torch.Tensor:
-    """Return the mean cross-entropy of each trial over what is counted, float32 [B]."""
+    """Return the mean cross-entropy of each trial over the counted cells, float32 [B]."""
     every = F.binary_cross_entropy_with_logits(logits_BPC, active_BPC.float(), reduction="none")
     counted = counted_BPC.float()
     return (every * counted).sum((1, 2)) / counted.sum((1, 2)).clamp(min=1)

@@ -233,7 +233,7 @@ class _References:
 
         Args:
             value: A section, a list or a plain value.
-            path: The references that led here.
+            path: The references that were followed to here.
             level: Depth of sections and references, from the root.
         """
         self._count(1, level)

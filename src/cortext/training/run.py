@@ -44,7 +44,7 @@ def train(
             participants' names to such data trains them together.
         out: The run directory.
         lm: A language-model directory; without it no WER is reported.
-        resume: Go on with an unfinished run, bit-exactly.
+        resume: Continue an unfinished run, bit-exactly.
         device: `cpu`, `cuda`, `cuda:N` or `tpu`; a `DeviceSpec` has more settings.
         init_from: A run whose weights to start from; None for fresh ones.
         overrides: `key=value` changes of the configuration.

@@ -76,7 +76,7 @@ class RunLog:
         finally:
             self._metrics = self._board = None
             # After an exception the file is longer than the last saved state says, and the same
-            # trainer may go on.
+            # trainer may continue.
             state.metrics_bytes = self.directory.metrics.stat().st_size
 
     def write(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
@@ -144,7 +144,7 @@ class RunLog:
         state.loss_count = 0
         return means
 
-    def go_on_from(self, state: RunState) -> None:
+    def continue_from(self, state: RunState) -> None:
         """Forget the results since a saved state, from which the run now continues."""
         self._unread = []
         # The state holds the sums of all processes: only one process may count them.

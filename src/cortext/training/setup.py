@@ -55,7 +55,7 @@ class LearningModel(Protocol):
 
 
 def data_notes(data: PackedDataset | Recordings) -> list[str]:
-    """Return what is unusual about the features and the labels of data, a line each."""
+    """Return notes on unusual features and labels of data, a line each."""
     if isinstance(data, Recordings):
         return [f"{name}: {note}" for name, one in data.of.items() for note in data_notes(one)]
     return [*data.notes, *label_notes(data)]

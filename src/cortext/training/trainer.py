@@ -57,7 +57,7 @@ class Trainer(Described):
         task: The task, built for this very configuration; None builds the task that the
             configuration names (CTC on phonemes if it names none).
         lm: A language-model directory; without it no WER is reported.
-        resume: Go on with an unfinished run, bit-exactly.
+        resume: Continue an unfinished run, bit-exactly.
         device: `cpu`, `cuda`, `cuda:N` or `tpu`; a `DeviceSpec` has more settings.
         init_from: A run whose weights to start from; None for fresh ones. Day layers are matched by
             session name; those of new sessions start afresh.
@@ -113,6 +113,7 @@ class Trainer(Described):
         self.shown = progress
         self.saves_state = True
         self.task = task or build_task(self.config, self.device_spec, lm)
+        # Before the directory is made: wrong settings leave nothing behind.
         self.task.check()
         keep_freed_memory()
         bound_kernel_cache()
@@ -120,6 +121,7 @@ class Trainer(Described):
         self.run_directory = RunDirectory(out)
         with ExitStack() as stack:
             self.processes = stack.enter_context(backend.processes(self.device_spec))
+            # Rank zero alone holds the directory: to its lock the others would be another training.
             self.processes.rank_zero_first(
                 lambda: stack.enter_context(self.run_directory.begun_with(self.config, resume))
             )
@@ -136,6 +138,8 @@ class Trainer(Described):
                 setup = self._prepared(dataset, init_from, model)
                 self.model: LearningModel = setup.model
                 if check and not resume:
+                    # The same first weights in every process give the same answer, so one process
+                    # checks. A resumed run has passed before.
                     self.processes.rank_zero_first(self._examine)
                 self.skipped = (*dataset.bad_trials, *setup.left_out)
                 self.n_unlabelled = setup.n_unlabelled
@@ -144,14 +148,18 @@ class Trainer(Described):
                 self._take(setup)
                 identity = {**setup.identity(), "language_model": lm is not None}
                 self.state = RunState(data=identity | self.task.identity())
-                # Rank zero first: it may mend what the others then read.
+                # Rank zero first: it may mend what the others then read, and it writes the first
+                # state of a new run, which the others then load. So all begin with the same
+                # weights.
                 self.processes.rank_zero_first(self._restore)
                 if not self.processes.first:
                     self._restore()
             except BaseException:
+                # Only rank zero has written here, so it alone cleans up.
                 if self.processes.first:
                     self.run_directory.abandon()
                 raise
+            # All went well: the directory stays held until `close`.
             self._open_files = stack.pop_all()
             self._closed = False
 
@@ -182,6 +190,8 @@ class Trainer(Described):
                 dataset.verify(reading)
             return dataset
 
+        # Packing, and reading every byte once, is the work of one process. The others wait, and
+        # then open the packed copy.
         return self.processes.rank_zero_first(read) or open_for(
             model, data, packed, skip_bad=skip_bad, shown=False
         )
@@ -308,6 +318,7 @@ class Trainer(Described):
         state = self.state
         total = self.config.num_training_batches
         wanted = total if n_batches is None else as_count(n_batches, "n_batches")
+        # A run that stopped improving is finished before its last batch.
         end = state.step if state.finished else min(total, state.step + wanted)
         with (
             self.backend.running(),
@@ -332,6 +343,8 @@ class Trainer(Described):
         """
         with self.log.open(self.state):
             metrics = validate(self)
+            # The state holds the checksum of the best weights: a run resumed from an older state
+            # would not know these weights, and would lose the best ones.
             self.save()
         return metrics
 
@@ -344,6 +357,8 @@ class Trainer(Described):
         if name is None and not self.saves_state:
             return
         check_type(name, (str, type(None)), "name", "a text")
+        # The state counts the losses of all processes, also of steps that are still on the device.
+        # Both calls need every process, so they cannot be part of rank zero's action.
         self.log.read(self.backend)
         self.log.gather(self.state)
         self.processes.rank_zero_first(lambda: self._write_state(name))
@@ -354,8 +369,9 @@ class Trainer(Described):
         `metrics.jsonl` is cut back to its length at that state.
         """
         check_text(name, "name")
-        self._go_on_from(*self.run_directory.load_named(name, self._note))
+        self._continue_from(*self.run_directory.load_named(name, self._note))
         if self.processes.first:
+            # The lines after this state are gone, so a resumed run may not begin later than it.
             MetricsLog(self.run_directory.metrics, self.state.metrics_bytes).close()
         self.save()
 
@@ -375,14 +391,14 @@ class Trainer(Described):
         say(line, self.processes.first)
 
     def _restore(self) -> None:
-        """Go on from the last state, or write the first one."""
+        """Continue from the last state, or write the first one."""
         saved = self.run_directory.load_state(self._note)
         if saved is None:
             self._write_state()
         else:
-            self._go_on_from(*saved)
+            self._continue_from(*saved)
 
-    def _go_on_from(self, tensors: dict[str, torch.Tensor], state: RunState) -> None:
+    def _continue_from(self, tensors: dict[str, torch.Tensor], state: RunState) -> None:
         identity = self.state.data
         if state.data:  # an imported run has no identity
             check_same_data(state.data, identity, self.run_directory.path)
@@ -398,12 +414,13 @@ class Trainer(Described):
             raise RunError(what, where=self.run_directory.path, fix="start another run") from None
         self.state = state
         state.data = identity
-        self.log.go_on_from(state)
+        self.log.continue_from(state)
         if state.finished and state.best is None:
             # The best weights are lost, and no validation will follow: keep the last weights.
             self.keep_best(state.last)
 
     def _write_state(self, name: str | None = None) -> None:
+        # Lines first, then the state with their length: a kill between the two loses no line.
         self.log.sync(self.state)
         self.backend.gather_weights()
         weights = self.model.network.state_dict()
@@ -418,6 +435,8 @@ class Trainer(Described):
     def _finish(self) -> RunSummary:
         if self.config.save_final_model:
             self.save("final")
+        # Before the summary, which marks the run as finished: a callback that fails runs again when
+        # the run is resumed.
         for callback in self.callbacks:
             callback.on_trained(self)
         summary = summarise(

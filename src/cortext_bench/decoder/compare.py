@@ -351,7 +351,7 @@ def bench_decoder(
         settings: File with tuned settings, written if `tuning`.
         plan: Searches, and how much is measured.
         tuning: Tune every search first.
-        stage: Told what begins.
+        stage: Called with the name of each stage.
     """
     for name in plan.names:
         searcher(name)  # an unknown name is refused before the work

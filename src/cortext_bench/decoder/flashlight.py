@@ -4,7 +4,7 @@ Its trie keeps six words per spelling and drops the others without an error, so 
 by frequency. SIL is allowed at the root of its trie in any number and never required, which suits
 spellings without SIL; the labs' lexicons close every word with SIL; tuning may choose either or
 both. It has no blank penalty: the blank's log-probability is lowered before. Its n-gram scores are
-decimal logarithms, so its LM weight of 2.3 is what is 1 for natural ones. Every candidate of its
+decimal logarithms, so its LM weight of 2.3 is that of 1 for natural ones. Every candidate of its
 last beam comes back with its words, so its n-best list is in its time.
 """
 

@@ -21,13 +21,13 @@ Settings = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Paths:
-    """Files of a search: its language models, and a folder for what is built of them.
+    """Files of a search: its language models, and a folder for the files built from them.
 
     Attributes:
         lm: language-model directory: `lexicon.txt`, `lm.bin` (KenLM binary) and `lm.arpa`.
         static: language-model directory whose `lm.arpa` is small enough for a static graph and for
             models of spellings.
-        cache: Directory for what is compiled of them.
+        cache: Directory for their compiled forms.
     """
 
     lm: Path

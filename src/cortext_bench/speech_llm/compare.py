@@ -228,7 +228,7 @@ class Measuring:
     """The processes of settings at work.
 
     Attributes:
-        found: What was measured, by setting.
+        found: Measurements, by setting.
         missing: The settings that cannot be had, and why.
     """
 
@@ -335,7 +335,7 @@ def compare(
 def holds(
     compared: Mapping[str, Mapping[str, float | None] | None],
 ) -> dict[str, dict[str, bool | None]]:
-    """Return whether cached targets gain what is claimed, by comparison, time and memory.
+    """Return whether cached targets gain as claimed, by comparison, time and memory.
 
     None stands for a gain that was not measured.
     """

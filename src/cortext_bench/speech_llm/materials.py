@@ -38,7 +38,7 @@ The tower has half as many, as in Aero-1-Audio-1.5B (a twelfth in Qwen2-Audio-7B
 
 OF_RECORDING = ("dataset.batch_size=4", "dataset.days_per_batch=2")
 OF_MODEL = ("model.n_units=256", "model.n_layers=2")
-"""Settings that go with what is made here: the demo's encoder, and batches for a CPU."""
+"""Settings that go with the materials made here: the demo's encoder, and batches for a CPU."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class GivenMaterials:
 
     @property
     def overrides(self) -> tuple[str, ...]:
-        """Settings that go with what is made."""
+        """Settings that go with the new materials."""
         of_recording = OF_RECORDING if self.data is None else ()
         return (*of_recording, *(OF_MODEL if self.audio_llm is None else ()))
 
@@ -89,11 +89,11 @@ class CacheOrder:
 def prepare(
     given: GivenMaterials, folder: Path, device: str, env: dict[str, str], stage: Stage
 ) -> Materials:
-    """Make in `folder` what is not given.
+    """Make the missing materials in `folder`.
 
     Args:
         given: Materials of the user.
-        folder: Folder for what is made.
+        folder: Folder for the new materials.
         device: Device of the process that makes a cache.
         env: Environment of that process.
         stage: Called with the name of each stage of the work.

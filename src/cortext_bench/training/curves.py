@@ -45,7 +45,7 @@ def training_curves(
         picture: A PNG (or SVG) of the losses and the validation errors.
         recording: Recordings to train on; by default half of the demo's.
         overrides: `key=value` changes of the configuration.
-        stage: Told what begins.
+        stage: Called with the name of each stage.
     """
     recording = recording or Recording(6, 110, 128, 0, preset="demo")
     schedule = [f"{name}={steps}" for name in ("lr_decay_steps", "lr_decay_steps_day")]

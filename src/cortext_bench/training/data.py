@@ -28,7 +28,7 @@ class Recording:
     """Simulated recordings for a comparison.
 
     Attributes:
-        preset: A simulator's preset, or None for noise: timing does not depend on what is recorded.
+        preset: A simulator's preset, or None for noise: timing does not depend on the values.
         bins: The longest trial; lengths are uniform from half of it up.
     """
 

@@ -59,7 +59,7 @@ def _write(
     skip_bad: bool,
     as_json: bool,
 ) -> None:
-    """Import recordings, and print what was written as `cortext inspect` does.
+    """Import recordings, and print the written sessions as `cortext inspect` does.
 
     Raises DataError after that where there were problems, unless they are to be left out.
     """
@@ -178,7 +178,7 @@ def inner_speech(
 ) -> None:
     """Write inner and attempted speech (Kunz 2025) as session files.
 
-    The last block of each session becomes val. How a word was said becomes the trial's corpus.
+    The last block of each session becomes val. The way of speaking becomes the trial's corpus.
 
     Example: cortext import inner-speech sentenceData --participant t12 --out data/inner
     """

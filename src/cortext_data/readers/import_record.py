@@ -1,4 +1,4 @@
-"""The record of an import, `<out>/import.json`: an import that was cut off goes on there."""
+"""The record of an import, `<out>/import.json`: an import that was cut off continues there."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class ImportRecord:
     Attributes:
         out: Directory of the session files.
         path: Path of the record.
-        settings: Options that change what is written.
+        settings: Options that change the output.
         bin_ms: Length of the bins that are written; None until the first recording.
         n_features: Features of a bin; None until the first recording.
         written: Files, their sizes and times by recording, as JSON.
@@ -113,7 +113,7 @@ class ImportRecord:
                 where=recording.paths[0],
                 fix="give them as one recording, or import them to separate directories",
             )
-        if not self.path.exists():  # before the first session file: an import goes on from here
+        if not self.path.exists():  # before the first session file: an import continues from here
             self._save()
 
     def add(

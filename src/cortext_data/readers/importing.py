@@ -3,7 +3,7 @@
 Each recording is gone through twice. First every trial is checked, labelled and measured: so all
 problems are known, and the mean and standard deviation of a whole block, before anything is
 written. Then the z-scored trials are written. `import_record.py` notes what has been written: an
-import that was cut off goes on there.
+import that was cut off continues there.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def import_source(
 
     Args:
         source: The recordings, as a reader gives them.
-        out: Directory of its own; an import that was cut off goes on in it.
+        out: Directory of its own; an import that was cut off continues in it.
         normalise: One of `NORMALISATIONS`; by default what the reader advises.
         bin_ms: Length of the bins to write, 5 to 50 ms; by default that of the recordings. Bins are
             joined before features are z-scored.
@@ -106,7 +106,7 @@ def import_source(
         progress: Called with megabytes of source files done and in all.
 
     Returns:
-        What was written, and every problem found.
+        The written sessions, and every problem found.
 
     Raises:
         DataError: For a directory with something else in it, and a failed write.
@@ -219,7 +219,7 @@ class _Import:
             if is_dead or not ready or (problems and (recording.whole or not self.skip_bad)):
                 self.result.n_refused += bool(problems)
                 self.result.n_incomplete += bool(problems and recording.whole)
-                self.bin_ms, self.n_features = known  # what is refused decides nothing
+                self.bin_ms, self.n_features = known  # a refused trial decides nothing
                 return
             with file_faults(recording.paths[0]):  # it could be read a moment ago
                 files = self._write(recording, contents, ready, size, survey)
@@ -291,7 +291,7 @@ class _Import:
         return [ready[at] for at in sorted(ready)]
 
     def _conventions(self, recording: Recording, contents: Contents) -> Conventions:
-        """Return the conventions of what is written of a recording."""
+        """Return the conventions of a recording's session files."""
         if self.bin_ms is None:
             self.bin_ms = checked_bin_ms(contents.bin_ms)
         elif self.bin_ms != contents.bin_ms and self.record.settings["bin_ms"] is None:
@@ -330,7 +330,7 @@ class _Import:
         )
         check_texts(trial)
         patch = patch_for(conventions)
-        # What is left as it is must fit into float16, which packing keeps.
+        # Features that are not scaled must fit into float16, which packing keeps.
         max_abs = FLOAT16_MAX if self.normalise == "none" else None
         check_features(trial.features_TC, self.n_features, max_abs=max_abs, patch=patch)
         if trial.phoneme_ids is not None:

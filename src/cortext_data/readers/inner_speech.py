@@ -2,7 +2,7 @@
 
 A file such as `t12.2023.03.16_interleavedVerbalBehaviors_raw.mat` holds continuous features of one
 session, the block of every bin, and for each trial its periods and its cue: a word or sentence, and
-mostly how it was said.
+mostly the way of speaking it.
 """
 
 from __future__ import annotations
@@ -197,7 +197,7 @@ class Cue:
 
     Attributes:
         sentence: The words.
-        behaviour: How they were said, or None where the cue does not say.
+        behaviour: The way of speaking them, or None where the cue does not name it.
     """
 
     sentence: str
@@ -323,7 +323,7 @@ def _index(number: float, n: int) -> int | None:
 
 
 def _block(number: float) -> int:
-    """Return the number of a block; -1 for what is none."""
+    """Return the number of a block; -1 for no block."""
     with suppress(FaultError):
         return block_number(number, _BLOCKS, AGAIN)
     return -1

@@ -33,7 +33,7 @@ class RecordedTrial:
         read: Reads the recorded numbers, [T, C] of any numeric type; may be called twice. Raises
             FaultError for damage.
         sentence: The prompt in words; None where labels are withheld.
-        corpus: The text corpus, or how the sentence was said.
+        corpus: The text corpus, or the way of speaking the sentence.
     """
 
     number: int
@@ -128,7 +128,7 @@ class Source:
         normalise: How features are z-scored unless the user says otherwise, one of
             `importing.NORMALISATIONS`.
         published: The release's own scaling in words, for `normalise="published"`.
-        settings: Options that change what is written; an import goes on only with the same ones.
+        settings: Options that change the output; an import continues only with the same ones.
     """
 
     reader: str

@@ -36,7 +36,7 @@ def files_in(folder: Path, suffix: str, *, deep: bool = True) -> list[Path]:
 
 
 def _below(folder: Path, deep: bool, seen: set[tuple[int, int]]) -> Iterator[Path]:
-    """Yield what is in a folder, and in folders in it, also in those that links lead to.
+    """Yield the entries of a folder, and of folders in it, also in those that links lead to.
 
     A folder that links lead to again is entered once. Hidden files are left out: macOS writes one
     beside each file on disks of other systems.

@@ -125,7 +125,7 @@ class Survey:
         return np.asarray(np.any(parts, axis=0))
 
     def dead(self) -> dict[str, np.ndarray]:
-        """Return which features are left out, bool [C], by what is wrong with them."""
+        """Return which features are left out, bool [C], by their fault."""
         if (all_ := self._values) is None:
             return {}
         absent_C = self.absent()

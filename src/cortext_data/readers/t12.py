@@ -190,7 +190,7 @@ def _open(
 
 
 def block_numbers(mat: MatFile) -> list[int]:
-    """Return the block of each trial; raise FaultError for what are no block numbers."""
+    """Return the block of each trial; raise FaultError for anything but block numbers."""
     numbers = mat.vector(BLOCKS)
     if len(numbers) > _MOST_TRIALS:
         raise FaultError(

@@ -39,7 +39,7 @@ class SimulatorConfig:
     seed: int = 0
     """Seed of everything random; the same seed and config give the same data."""
 
-    # What is recorded
+    # The recording
     plan: Literal["regular", "t15", "months"] = "regular"
     """Plan of the recording days: `regular` has `n_days` equal days.
 
@@ -100,7 +100,7 @@ class SimulatorConfig:
     Its coefficient of variation is shape**-0.5.
     """
     word_pause_ms: float = 300.0
-    """Mean silence between words; attempted speech is said word by word."""
+    """Mean silence between words; attempted speech goes word by word."""
     lead_in_ms: float = 350.0
     """Mean silence between the go cue, where a trial begins, and the first phoneme."""
     trail_ms: float = 350.0
@@ -252,7 +252,7 @@ class SimulatorConfig:
     within_day: float = _later(0.0)
     """Days' worth of drift of tuning, gain and baseline in the first 100 trials of a day.
 
-    It goes on in proportion over the day, and is gone the next morning.
+    It continues in proportion over the day, and is gone the next morning.
     """
 
     # Events of a plan of months, each on a later day of its own in the last three quarters

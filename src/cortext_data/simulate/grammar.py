@@ -56,7 +56,7 @@ class Template:
 
 @dataclass
 class _Draw:
-    """A filler that was drawn: its row, and what was drawn inside it (shared by all its forms)."""
+    """A filler that was drawn: its row, and the fillers inside it (shared by all its forms)."""
 
     row: int
     inner: dict[str, _Draw] = field(default_factory=dict)

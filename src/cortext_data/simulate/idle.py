@@ -6,7 +6,7 @@ that of a trial.
 
 Sources: inner speech has the representation of attempted speech with weaker activity (Kunz et al.
 2025, Cell, doi 10.1016/j.cell.2025.06.015); how much weaker is `inner_modulation`. Premotor cortex
-answers to speech that is heard, in an acoustic and not an articulatory code (Cheung et al. 2016,
+answers to the speech of others, in an acoustic and not an articulatory code (Cheung et al. 2016,
 eLife 5:e12577). Chewing has 0.94 to 2.17 cycles a second, 1.57 on average, in episodes of 13 s (Po
 et al. 2011, J. Dent. Res. 90). All other numbers are choices. Among them, inner speech has no
 motor-intent dimension of its own, by which Kunz et al. tell it from attempts: only its strength
@@ -63,7 +63,7 @@ class IdleConfig:
     stretch_s: tuple[float, float] = (20.0, 60.0)
     """Shortest and longest idle stretch of a recording without sentences, in seconds."""
     heard_share: float = 0.4
-    """Share of the living electrodes of 55b and dorsal 6v that answer to speech that is heard."""
+    """Share of the living electrodes of 55b and dorsal 6v that answer to the speech of others."""
     heard_modulation: float = 0.3
     """Modulation depth of these answers, over the depth of the electrode in attempted speech."""
     chews_hz: tuple[float, float] = (1.0, 2.0)
@@ -151,7 +151,7 @@ def continuous(
         day: Days since implantation.
         number: Number of the recording on that day; it names the random streams.
         seconds: Length of all idle stretches together.
-        prompts: Sentences that are attempted, said inwardly and heard; each draws from them.
+        prompts: Sentences of attempted, inner and others' speech; each draws from them.
         n_sentences: Sentences to attempt.
         idle: Strength and rhythm of what the person does in idle stretches.
     """
@@ -159,6 +159,7 @@ def continuous(
     generator = making.generator
     kinds: list[Kind] = []
     for index, length_s in enumerate(_lengths(generator, seconds, n_sentences, idle)):
+        # Each kind once before any comes again, so that short recordings have all of them.
         if not kinds:
             kinds = [KINDS[i] for i in generator.permutation(len(KINDS))]
         making.add_idle(kinds.pop(), length_s)
@@ -173,6 +174,7 @@ def _lengths(
     generator: np.random.Generator, seconds: float, n_sentences: int, idle: IdleConfig
 ) -> list[float]:
     if n_sentences:
+        # One stretch more than sentences: the recording begins and ends with an idle stretch.
         shares = generator.uniform(0.5, 1.5, n_sentences + 1)
         return list(seconds * shares / shares.sum())
     lengths: list[float] = []
@@ -196,6 +198,7 @@ class _Making:
         self.generator = stream(config.seed, Purpose.IDLE, day, block)
         self.stretches: list[Stretch] = []
         self._config = config
+        # Attempted speech is slow; another person speaks at a usual rate.
         self._others = replace(
             config,
             phoneme_ms=HEARD_SPEED * config.phoneme_ms,
@@ -219,6 +222,8 @@ class _Making:
         if kind == "inner speech":
             positions_TK = self._speech(n_bins, self._config) * self._idle.inner_modulation
         elif kind == "listening":
+            # The person's own articulators rest. The sounds have a way of their own to the
+            # electrodes, which `joined` adds.
             self._heard.append((self._n_bins, self._speech(n_bins, self._others)))
         elif kind == "chewing":
             self._chew(positions_TK)
@@ -230,6 +235,8 @@ class _Making:
     def add_sentence(self) -> None:
         """Add an attempted sentence with its rests."""
         text, utterance = self._say(self._config)
+        # The first and the last segment are the rests around the sentence. A bin that a phoneme
+        # shares with a rest belongs to the sentence, so both ends are rounded outwards.
         steps = utterance.steps_per_bin
         first = self._n_bins + int(utterance.ends_S[0]) // steps
         end = self._n_bins + -(-int(utterance.ends_S[-2]) // steps)
@@ -238,14 +245,17 @@ class _Making:
 
     def joined(self) -> tuple[np.ndarray, np.ndarray]:
         """Return the positions [T + longest lead, K] and the answers to sounds [T, E]."""
+        # Electrodes lead the articulators, so `record` reads positions beyond the last bin.
         padding = np.zeros((max_lead_bins(self._config), len(ARTICULATORS)), dtype=np.float32)
         answers_TE = np.zeros((self._n_bins, len(self._e.lead_E)), dtype=np.float32)
         lag = round(HEARD_LAG_MS / self._config.bin_ms)
-        weights_KE = heard_weights(self._config, self._e, self._idle)
+        weights_KE = other_speech_weights(self._config, self._e, self._idle)
         scale_K = vocabulary(self._config).position_scale_K
         for first, sounds_TK in self._heard:
             begin = first + lag
+            # Scaled but not centred: a rest has position 0, and must cause no answer.
             answer_TE = (sounds_TK / scale_K) @ weights_KE
+            # The answer comes later than the sound: the end of the recording may cut it off.
             room = answers_TE[begin : begin + len(answer_TE)]
             room += answer_TE[: len(room)]
         return np.concatenate([*self._moved, padding]), answers_TE
@@ -261,6 +271,8 @@ class _Making:
         spoken = prompt.spoken or with_pauses(
             pronounced(prompt.text, inventory, config.language), inventory
         )
+        # The number names a stream of random durations, so inner speech and the speech of others
+        # count, too: no two sentences share their durations.
         self._n_said += 1
         return prompt.text, utter(spoken, config, self._day, self._block, self._n_said)
 
@@ -270,6 +282,7 @@ class _Making:
         first = 0
         while True:
             utterance = self._say(config)[1]
+            # A sentence that does not fit is left out: no person stops in mid-word.
             if first + utterance.n_bins > n_bins:
                 return positions_TK
             said_TK = articulate(utterance, config.undershoot, tokens=self._tokens)
@@ -321,20 +334,24 @@ class _Making:
 
 def _bump(n_bins: int) -> np.ndarray:
     """Return a raised cosine of unit height, float64 [T]."""
+    # In the middle of each bin: a bump of a single bin has height 1 and not 0.
     bump: np.ndarray = 0.5 - 0.5 * np.cos(2 * np.pi * (np.arange(n_bins) + 0.5) / n_bins)
     return bump
 
 
-def heard_weights(config: SimulatorConfig, e: Electrodes, idle: IdleConfig) -> np.ndarray:
-    """Return the log rate per standardised movement of another speaker, float32 [K, E].
+def other_speech_weights(config: SimulatorConfig, e: Electrodes, idle: IdleConfig) -> np.ndarray:
+    """Return the log rate per standardised movement of another person's speech, float32 [K, E].
 
     The code is drawn apart from the electrodes' own tuning. Most electrodes do not answer.
     """
+    # Without a day: where speech is received is a property of the brain, the same on all days.
     generator = stream(config.seed, Purpose.IDLE)
     arrays = np.repeat(np.arange(N_ARRAYS), config.n_electrodes // N_ARRAYS)
     answers_E = generator.random(len(arrays)) < idle.heard_share
+    # Every electrode has a draw: one that dies does not change those of the others.
     answers_E &= np.isin(arrays, LISTENING_ARRAYS) & e.alive_E
     weights_KE = generator.standard_normal((len(ARTICULATORS), len(arrays)))
     depth_E = idle.heard_modulation * e.depth_E * answers_E
+    # The root of K: the sum over K standardised movements then has the depth as its deviation.
     scaled: np.ndarray = (weights_KE * depth_E / np.sqrt(len(ARTICULATORS))).astype(np.float32)
     return scaled

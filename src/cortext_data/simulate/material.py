@@ -1,4 +1,4 @@
-"""The sentences that are said, and their pronunciations: the project's own, or those of files."""
+"""The sentences to speak, and their pronunciations: the project's own, or those of files."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Material:
         return prompts, chosen.lm
 
     def _pronounced(self, config: SimulatorConfig, chosen: Splits) -> dict[str, tuple[str, ...]]:
-        """Return the tokens of every sentence that is said, with its pauses.
+        """Return the tokens of every spoken sentence, with its pauses.
 
         Words of the language-model text, too, must have a pronunciation. Raises TextError.
         """
@@ -121,11 +121,11 @@ def material_of(
     language: Language | str | Path | None = None,
     inventory: Inventory | str | Path | None = None,
 ) -> tuple[SimulatorConfig, Material]:
-    """Return the config with language and inventory as they were chosen, and what is said.
+    """Return the config with the chosen language and inventory, and the sentences to speak.
 
     Args:
         config: The preset's settings.
-        preset: Name of the preset, whose own sentences are said unless there is a text.
+        preset: Name of the preset, whose own sentences are spoken unless there is a text.
         text: File of sentences, or None.
         lexicon: File of pronunciations, or None.
         language: Language by name or in a file; None for the preset's.

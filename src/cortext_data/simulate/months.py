@@ -75,8 +75,8 @@ def later_trials(config: SimulatorConfig, day: int) -> int:
 def events(config: SimulatorConfig) -> Events:
     """Return the events, each on a recording day in the last three quarters.
 
-    Between two of them there is at least one recording day without any, on which one sees what is
-    left of the first.
+    Between two of them there is at least one recording day without any, on which the effect of
+    the first is seen alone.
 
     Raises:
         ConfigError: For more events than there are days for.

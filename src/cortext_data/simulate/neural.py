@@ -139,7 +139,7 @@ def poisson(mean: np.ndarray, generator: np.random.Generator) -> np.ndarray:
     """Draw Poisson counts of the given means (float32, at most about 90), as float32.
 
     It inverts the distribution function for all counts at once. That is over ten times faster than
-    drawing one by one while means are around one. Single precision leaves out what is rarer than
+    drawing one by one while means are around one. Single precision leaves out counts rarer than
     one in ten million.
     """
     # The count is how many values of the distribution function lie below a uniform draw.
@@ -152,7 +152,7 @@ def poisson(mean: np.ndarray, generator: np.random.Generator) -> np.ndarray:
         term *= np.float32(1 / count)
         cumulative += term
         counts += uniform > cumulative
-    # Few draws reach 5: only those go on.
+    # Few draws reach 5: only those need more terms.
     larger = uniform > cumulative
     if larger.any():
         counts[larger] += _continued(*(x[larger] for x in (mean, uniform, term, cumulative)))

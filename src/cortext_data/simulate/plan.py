@@ -36,7 +36,7 @@ class Prompt:
 
 @dataclass(frozen=True)
 class PlannedTrial:
-    """One trial: its number in its block, its split, and what is attempted."""
+    """One trial: its number in its block, its split, and its sentence."""
 
     number: int
     split: str

@@ -32,14 +32,14 @@ _N_QUANTILES = 4096
 
 @dataclass(frozen=True)
 class TimedPhonemes:
-    """Consecutive segments that fill a trial: tokens, and a rest wherever nothing is said.
+    """Consecutive segments that fill a trial: tokens, and a rest wherever there is no speech.
 
     Attributes:
         ids_S: int64 [S] tokens of the inventory. A rest is its silence; the blank where it has
             none.
         ends_S: int64 [S] ends in steps of 5 ms from the start of the trial; a segment begins where
             the last one ended.
-        n_words: Words said.
+        n_words: Words spoken.
         steps_per_bin: Steps in a bin.
     """
 
@@ -65,7 +65,7 @@ class TimedPhonemes:
         return 60_000 * self.n_words / float(spoken_ms)
 
     def ids_per_bin(self, lead_bins: int = 0) -> np.ndarray:
-        """Return the token said in each bin, `lead_bins` later than the bin: int64 [T]."""
+        """Return the token spoken in each bin, `lead_bins` later than the bin: int64 [T]."""
         steps = self.steps_per_bin
         middles = (np.arange(self.n_bins) + lead_bins) * steps + steps // 2
         segment = np.searchsorted(self.ends_S, middles, side="right")
@@ -111,7 +111,7 @@ def rest_symbol(inventory: Inventory) -> str:
 def with_pauses(words: Sequence[Pronunciation], inventory: Inventory) -> list[str]:
     """Return the tokens of pronounced words as they are spoken.
 
-    They are those of the label. Attempted speech is said word by word: where labels have nothing
+    They are those of the label. Attempted speech goes word by word: where labels have nothing
     between two words, the blank stands for the pause.
     """
     if inventory.separator is not None:

@@ -42,7 +42,7 @@ MIN_SD = 1e-6
 
 @dataclass(frozen=True)
 class SimulatedTrial:
-    """A trial, the split it belongs to, and when each of its phonemes was said."""
+    """A trial, the split it belongs to, and when each of its phonemes was spoken."""
 
     trial: Trial
     split: str

@@ -164,7 +164,7 @@ def ensemble(
 
 @dataclass(frozen=True)
 class _SearchArguments:
-    """The language model of a search, its options and its threads; None for what is not given."""
+    """The language model of a search, its options and its threads; None where not given."""
 
     lm: Path | None
     options: DecoderOptions | None
@@ -260,7 +260,7 @@ def _check_used(
 def _option_notes(
     evaluations: list[Path], options: EnsembleOptions, search: _SearchArguments
 ) -> list[str]:
-    """Return a line about the decoder options of each search that is not told which to use."""
+    """Return a line about the decoder options of each search for which none are chosen."""
     from cortext_lm.ensemble.posteriors import options_note
 
     if search.lm is None or search.options is not None:

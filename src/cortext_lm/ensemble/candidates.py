@@ -39,7 +39,7 @@ class Candidates:
     Attributes:
         systems: Each system's list of sentences, best first.
         id: Name of the trial: its row of `predictions.csv`, or the `id` of its line.
-        reference: Sentence to be said; None where it is unknown.
+        reference: Sentence to be decoded; None where it is unknown.
         degraded: One line that names what a system's list lacks, such as a large model's scores;
             None where nothing is missing.
         language: Normalisation of the sentences.
@@ -68,7 +68,7 @@ class Candidates:
         Args:
             texts: The sentence of each system; it is normalised here.
             id: Name of the trial.
-            reference: Sentence to be said; None where it is unknown.
+            reference: Sentence to be decoded; None where it is unknown.
             language: Normalisation of the sentences.
         """
         return cls(
@@ -87,7 +87,7 @@ class Candidates:
         return self.id, self.session, self.block, self.trial
 
     @property
-    def said(self) -> tuple[str, ...] | None:
+    def reference_words(self) -> tuple[str, ...] | None:
         """Normalised words of the reference; None where it is unknown."""
         if self.reference is None:
             return None

@@ -27,7 +27,7 @@ class Combined:
 
     Attributes:
         words: Words, normalised as they are scored.
-        degraded: One line that names what is missing here or in a system's list, such as the large
+        degraded: One line that names a part missing here or in a system's list, such as the large
             model's scores; None where nothing is missing.
         language: Normalisation of the words.
     """

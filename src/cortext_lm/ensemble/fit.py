@@ -114,7 +114,7 @@ def count_errors(
     """
     references = []
     for trial in trials:
-        if (said := trial.said) is None:
+        if (said := trial.reference_words) is None:
             raise DataError(
                 "has no reference, and options cannot be fitted", where=f"trial {trial.id}"
             )

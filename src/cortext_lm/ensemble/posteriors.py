@@ -71,6 +71,7 @@ def average(
         )
     if len(weights or log_probs) != len(log_probs):
         raise DecodingError(f"{len(weights)} weights for {len(log_probs)} systems")
+    # A weight of 0 times a log-probability of -inf is NaN: such a system is left out.
     pairs = [
         (array, float(w))
         for array, w in zip(log_probs, weights or [1.0] * len(log_probs), strict=True)
@@ -82,7 +83,9 @@ def average(
     stacked_SPV = np.stack([array.astype(np.float64) for array, _ in pairs])
     shares_S11 = np.array([weight / total for _, weight in pairs])[:, None, None]
     if mean == "arithmetic":
+        # The probabilities themselves would underflow, so each cell's highest is divided out first.
         highest_PV = stacked_SPV.max(axis=0)
+        # Where no system allows a token, -inf - -inf would be NaN.
         highest_PV[np.isneginf(highest_PV)] = 0.0
         with np.errstate(divide="ignore"):
             mixed_PV = highest_PV + np.log(
@@ -90,6 +93,7 @@ def average(
             )
     else:
         mixed_PV = (shares_S11 * stacked_SPV).sum(axis=0)
+    # A geometric mean is 0 wherever one system has 0, and zeros cannot be made to add up to 1.
     if mixed_PV.size and np.isneginf(mixed_PV.max(axis=1)).any():
         raise DecodingError(
             "no token is possible to all systems in some frame", fix="use mean=arithmetic"
@@ -123,6 +127,7 @@ def read_average(
     first = origins[0]
     columns = []
     for path, origin in zip(paths, origins, strict=True):
+        # Tokens are compared by name: `columns` brings them into one order.
         check_together(first.conventions, paths[0], origin.conventions, path)
         if origin.frame_ms != first.frame_ms:
             differs = f"a frame takes {origin.frame_ms:g} ms, in {paths[0]} {first.frame_ms:g} ms"
@@ -136,6 +141,8 @@ def read_average(
         arrays = []
         for named, order_V in zip(files, columns, strict=True):
             arrays.append(named.log_probs(trial.key)[:, order_V])
+            # Frames of the same length may still lie at other times (another patch_size). Their
+            # number is the only sign of it in the files.
             if len(arrays[-1]) != len(arrays[0]):
                 found = f"{len(arrays[-1])} frames, in {paths[0]} {len(arrays[0])}"
                 raise DataError(
@@ -183,6 +190,7 @@ def decode_average(
     origin.require(decoder.lm, directories[0])
     log_probs = read_average(directories, trials, mean, weights)
     found = _decoded(decoder, origin, trials, log_probs, threads, progress)
+    # The search counts frames, and gives each one 80 ms.
     return log_probs, [nbest.timed(origin.frame_ms) for nbest in found]
 
 
@@ -196,6 +204,8 @@ def average_origin(
     origins = [LogitsOrigin.of(directory).searched_with(lm) for directory in directories]
     first = origins[0].given(options)
     for directory, origin in zip(directories, origins, strict=True):
+        # Fitted options differ from run to run, and nobody chose them for the average. Other
+        # options were chosen, so a difference is a question for the user.
         own = first.fitted and origin.fitted  # each run's own
         if options is None and not own and origin.options != first.options:
             differs = f"was decoded with other options than {directories[0]}"
@@ -213,6 +223,7 @@ def _decoded(
     **changes: Any,
 ) -> list[NBest]:
     """Return the sentences of each trial, none with options that were fitted on itself."""
+    # A batch is searched with one set of options, so trials are grouped by theirs.
     groups: dict[DecoderOptions, list[int]] = {}
     for position, trial in enumerate(trials):
         own = origin.cross_fitted.get(int(trial.id), origin.options)
@@ -293,6 +304,7 @@ def read_lattices(
             ]
         )
     return [
+        # A part that the saved lists lack is not missing here: they are not used.
         replace(trial, systems=lists, degraded=None)
         for trial, *lists in zip(trials, *systems, strict=True)
     ]

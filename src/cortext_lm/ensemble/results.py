@@ -42,7 +42,7 @@ class Ensemble:
     """Result of an ensemble.
 
     Attributes:
-        sources: Names of what was combined: a file and its field, or the evaluation directories.
+        sources: Names of the inputs: a file and its field, or the evaluation directories.
         combined: The combined sentence of each trial.
         nbest: The lists of averaged posteriors; None for other methods.
         log_probs: The averaged posteriors, float32 [P, V] of each trial, in the order of `origin`.
@@ -99,7 +99,7 @@ class Ensemble:
         """Return the WER of the best candidate of every trial; None without references."""
         texts = []
         for trial in self.trials:
-            words = trial.said or ()
+            words = trial.reference_words or ()
             candidates = [
                 candidate.words
                 for system in trial.systems

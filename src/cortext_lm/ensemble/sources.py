@@ -42,6 +42,7 @@ def read_lists(path: str | Path, field: str, language: Language = EN) -> list[Ca
     for number, line in json_objects(path):
         where = f"{path}, line {number}"
         if field not in line:
+            # Suggest a field that holds a list, where there is one: no other can be meant.
             lists = [name for name, value in line.items() if isinstance(value, list)]
             raise DataError(f"no field {field!r}; {nearest(field, lists or line)}", where=where)
         texts = line[field]
@@ -84,6 +85,8 @@ def read_evaluations(directories: Sequence[str | Path]) -> list[Candidates]:
     language, *languages = (language_of(path) for path in paths)
     first, *others = (read_nbest(path) for path in paths)
     for path, other, theirs in zip(paths[1:], others, languages, strict=True):
+        # Of the conventions only the language counts: sentences are combined, so the runs may have
+        # other tokens and other bins.
         Conventions(language=theirs).require(
             Conventions(language=language),
             mine="this evaluation",
@@ -104,6 +107,7 @@ def read_evaluations(directories: Sequence[str | Path]) -> list[Candidates]:
             for path, one in zip(paths, lines, strict=True)
             if one.degraded
         )
+        # A trial has room for one such line: the first system that lacks something is named.
         number, session, block, trial = key
         trials.append(
             Candidates(
@@ -129,10 +133,13 @@ def _check_same(
 ) -> None:
     normalize = language.normalize
     fix = _SAME_SPLIT
+    # Both ways: the trials are listed by the first directory, so one that only the second has would
+    # be dropped in silence.
     for key in first:
         if key not in second:
             raise DataError(f"lacks {trial_name(key)}, which {one} has", where=two, fix=fix)
         theirs, ours = first[key].reference, second[key].reference
+        # Compared as they are scored: capitals and marks of a prompt may differ between files.
         if (theirs is None) != (ours is None) or (
             theirs is not None and ours is not None and normalize(ours) != normalize(theirs)
         ):
@@ -158,6 +165,8 @@ def candidate_of(hypothesis: dict[str, Any], language: Language = EN) -> Candida
         if isinstance(said, list)
         else []
     )
+    # A word without a confidence counts as certain when votes are added up, so a partial list is
+    # worse than none. Normalising may also split a word, and then the two lists do not pair.
     known = tuple(
         float(value) for value in sure if isinstance(value, int | float) and 0 <= value <= 1
     )

@@ -146,7 +146,7 @@ def _plain(
 class UncachedScorer:
     """Scores token sequences by any causal model, each from its beginning, once.
 
-    For models that cannot go on from a cache, and for states of which memory holds too few: a
+    For models that cannot continue from a cache, and for states of which memory holds too few: a
     mixture of attention and recurrent layers may keep 50 MB for each token. Sentences are short,
     and a GPU reads a few of them in about the time of one token.
 

@@ -63,7 +63,7 @@ class FusionStats:
     Attributes:
         queries: Times that the model was asked for scores.
         hypotheses: Hypotheses asked for, summed over the queries.
-        late: Hypotheses of these whose score had not come when the search went on.
+        late: Hypotheses of these whose score had not come when the search continued.
         evaluated: Tokens that the model read.
         from_scratch: Tokens that it would read if every query scored its hypotheses from the prefix
             on.
@@ -107,7 +107,7 @@ class Fusion:
     Args:
         lm: The model.
         options: Options of the user, as `LargeModel.hook` gets them.
-        context: Text said before.
+        context: The preceding text.
         totals: Counts to which those of the utterance are added at its end; None for none.
         language: Language of the words, as which the model reads them.
         patience_s: Seconds that the end of the utterance waits for scores; None: without end.

@@ -30,7 +30,7 @@ LISTS_AT_ONCE = 16
 class _Patience:
     """Calls functions, and waits for each no longer than `limit_s` seconds (None: to its end).
 
-    A call that takes longer goes on in its thread. Until it ends, there is no other one: it holds
+    A call that takes longer continues in its thread. Until it ends, there is no other one: it holds
     the model.
     """
 
@@ -175,7 +175,7 @@ class LLM:
         Args:
             lists: N-best list of each utterance, as the search found it.
             options: Weights of all scores.
-            context: Text said before; the same for all lists.
+            context: The preceding text; the same for all lists.
             progress: Called with lists done and in all.
         """
         if not options.llm.weight:
@@ -213,7 +213,7 @@ class LLM:
             lists: N-best lists of the search.
             options: `llm.augment`, `llm.augment_penalty` and `llm.variants`, and the weights that
                 exchanged words need.
-            context: Text said before; the same for all lists.
+            context: The preceding text; the same for all lists.
 
         Returns:
             Hypotheses and scores of each list, from which `ranked` makes lists for any weights.
@@ -254,7 +254,7 @@ def ranked(
     Args:
         read: Hypotheses and the large model's scores of their texts, as `LLM.read` gives them.
         options: Weights of all scores.
-        degraded: One line that names what is missing in the list; None where nothing is.
+        degraded: One line that names a part missing in the list; None where nothing is.
     """
     scored: list[Hypothesis] = []
     for found, said in read:

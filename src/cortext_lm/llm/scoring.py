@@ -78,7 +78,7 @@ def score_texts(
     Args:
         lm: The model.
         texts: Sentences.
-        context: Text said before, whose tokens are not counted.
+        context: The preceding text, whose tokens are not counted.
         variants: `plain`, or `written`: the sum of the probabilities with a capital and each of the
             stops `.?!`; forms that the tokenizer does not tell apart count once. A script without
             capitals is written plainly.
@@ -254,7 +254,7 @@ def _score_batch(
         torch.tensor(column, device=lm.device) for column in zip(*pairs, strict=True)
     )
     inputs = {"input_ids": tokens_BT, "attention_mask": mask_BT, "use_cache": cache is not None}
-    if cache is not None:  # a copy for each sequence that goes on from it
+    if cache is not None:  # a copy for each sequence that continues from it
         inputs["past_key_values"] = copied = copy.deepcopy(cache)
         copied.reorder_cache(torch.zeros(len(rows), dtype=torch.long))
     log_probs = iter(_log_probs(lm, inputs, row_M, at_M, next_M).double().tolist())

@@ -99,7 +99,7 @@ def _export_onnx(
     from cortext.training.participants.recordings import open_for
 
     recordings = None
-    if data is not None:  # what does not fit is said before the work
+    if data is not None:  # what does not fit is reported before the work
         run = run_for(run, data)
         conventions = read_card(run / CARD).conventions
         recordings = open_for(conventions, data)

@@ -1,4 +1,4 @@
-"""Commands for what was published beside the recordings of participant T15."""
+"""Commands for the files published beside the recordings of participant T15."""
 
 from __future__ import annotations
 

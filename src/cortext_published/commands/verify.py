@@ -35,7 +35,7 @@ def t15(
     device: str = DEVICE,
     as_json: bool = JSON,
 ) -> int:
-    """Compare the public T15 data on this machine with what is published about them.
+    """Compare the public T15 data on this machine with the published facts about them.
 
     Reads the recordings, imports the published checkpoint, decodes the validation split, and writes
     verify.html and verify.json with a line for each check: PASS, FAIL, or the reason why it could
@@ -72,7 +72,7 @@ def t12(
     *,
     as_json: bool = JSON,
 ) -> int:
-    """Compare the data of Brain-to-Text '24 on this machine with what is published about them.
+    """Compare the data of Brain-to-Text '24 on this machine with the published facts about them.
 
     Reads every array, and with --data the imported session files, too. Writes verify.html and
     verify.json with a line for each check: PASS, FAIL, or the reason why it could not be made. They

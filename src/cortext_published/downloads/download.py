@@ -35,7 +35,7 @@ _BUSY = (429, 500, 502, 503, 504)
 
 @dataclass(frozen=True)
 class RemoteFile:
-    """A file to download, and what is known about its content (the digest in hexadecimal)."""
+    """A file to download, and the known facts about its content (the digest in hexadecimal)."""
 
     name: str
     url: str
@@ -145,7 +145,7 @@ def download(
     timeout: float = 60.0,
     pause_s: float = 1.0,
 ) -> Path:
-    """Download a file into a directory, going on where an earlier try broke off.
+    """Download a file into a directory, continuing where an earlier try broke off.
 
     The bytes so far lie there under a hidden name that contains the digest, so that the rest of
     another version is never appended. Where no digest is known, each call begins anew.
@@ -163,7 +163,7 @@ def download(
 
     Raises:
         DataError: When the server refuses, the connection fails again and again, the disk is full,
-            or the content is not what was announced (it is then kept as `<name>.mismatch`).
+            or the content is not the announced one (it is then kept as `<name>.mismatch`).
     """
     part = folder / f".{remote.name}.{(remote.digest or 'unknown')[:12]}.part"
     transfer = _Transfer(remote, part, token, advance or (lambda _: None), timeout)

@@ -71,9 +71,9 @@ def fetch(
 ) -> list[Path]:
     """Fetch a published data set into directory `out` and return its files and folders.
 
-    Downloads go on where they broke off, are checked against the repository's checksums and
-    unpacked; a record (`.<file>.completed`) makes a second call do nothing. What is in `out` and
-    was not fetched is never changed.
+    Downloads continue where they broke off, are checked against the repository's checksums and
+    unpacked; a record (`.<file>.completed`) makes a second call do nothing. Files in `out` that
+    were not fetched are never changed.
 
     Args:
         dataset: `t15` or `lm-5gram`.

@@ -77,7 +77,7 @@ class Fetched:
         new: Manifest = {}
         for name, path in made.items():
             new |= manifest(path, name)
-        # Before the first one is renamed: what is there after a kill is known to be ours.
+        # Before the first one is renamed: the files there after a kill are known to be ours.
         self._write(list(made), [new, *self._manifests], complete=False)
         for name, path in made.items():
             target = self.out / name
@@ -93,7 +93,7 @@ class Fetched:
 
         Args:
             names: Their names in the directory.
-            manifest: Of those that `fetch` wrote; none of what was there before.
+            manifest: Of those that `fetch` wrote; none that were there before.
         """
         self._write(names, [manifest or {}], complete=True)
         return [self.out / name for name in names]

@@ -1,6 +1,6 @@
 """The lab's 5-gram model for the word search, from the Hugging Face Hub.
 
-What is known of it comes from the lab's own downloader (`phoneme_to_words_lm/download_5gram.py` in
+The facts about it come from the lab's own downloader (`phoneme_to_words_lm/download_5gram.py` in
 the repository Neuroprosthetics-Lab/phoneme-to-words-lm, which replaces the Kaldi decoder of Card et
 al. 2024): the repository is `nckcard/phoneme-lm-5gram`, and its files are `lexicon.txt`,
 `tokens.txt`, `5gram_unpruned.bin` (about 50 GB) and `5gram_pruned.bin` (about 5 GB), KenLM binaries
@@ -54,7 +54,7 @@ def fetch_language_model(
 ) -> list[Path]:
     """Fetch the lab's 5-gram model into language-model directory `out` and return its files.
 
-    Downloads go on where they broke off and are checked; a second call does nothing.
+    Downloads continue where they broke off and are checked; a second call does nothing.
 
     Args:
         out: New, empty, or what an earlier call for the same model made.
@@ -189,7 +189,7 @@ def _refuse_other(out: Path, model: str) -> None:
 
 
 def _claim(out: Path, model: str) -> None:
-    """Write what `out` will hold, so that a later call can go on, unless an earlier one has."""
+    """Write what `out` will hold, so that a later call can continue, unless an earlier one has."""
     facts = {
         "format_version": _FORMAT_VERSION,
         "fetched": {"repository": f"{HUB}/{REPOSITORY}", "file": model},

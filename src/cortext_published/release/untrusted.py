@@ -82,7 +82,7 @@ class _Archive:
         self._entries = entries
         self._n_tensors = 0
         with path.open("rb") as file:
-            # torch takes only memory that can be written; what is written stays in memory.
+            # torch takes only memory that can be written; writes stay in memory.
             self._content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
         if entries[program].file_size > _LARGEST_PICKLE:
             raise RunError("holds far more objects than a checkpoint does", where=path, fix=FIX)

@@ -88,11 +88,11 @@ class Verification:
     Attributes:
         dataset: Name of the data set.
         stages: In the order in which they ran.
-        facts: What was measured, by name.
-        sessions: What was measured, by session.
+        facts: Measurements, by name.
+        sessions: Measurements, by session.
         published: Published `per` and `wer` of the baseline.
         machine: Versions, processor, cores, threads and memory.
-        sentences: Prompts with what was decoded; None unless asked for.
+        sentences: Prompts with the decoded sentences; None unless asked for.
     """
 
     dataset: str

@@ -162,7 +162,7 @@ def _own_fault(fault: Exception) -> str:
 def _read(
     name: str, path: Path, key: Mapping[str, Any]
 ) -> tuple[StageResult, Mapping[str, Any]] | None:
-    """Return what was kept of a stage that was made from the same, or None."""
+    """Return the kept result of a stage that was made from the same, or None."""
     try:
         kept = read_json(path)
         if kept["made_from"] != key:

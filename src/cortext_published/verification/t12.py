@@ -67,10 +67,10 @@ def verify_t12(
     published: PublishedT12 | None = None,
     stage: ShowStage = lambda name: None,
 ) -> Verification:
-    """Compare the recordings of Brain-to-Text '24 with what is published about them.
+    """Compare the recordings of Brain-to-Text '24 with the published facts about them.
 
     Writes `out/verify.html` and `out/verify.json`, which hold no text of the data and no path of
-    this machine. The other files in `out` are kept so that a second call does only what is missing.
+    this machine. The other files in `out` are kept so that a second call does only the rest.
 
     Args:
         directory: Directory that the release was unpacked in, at any depth.

@@ -46,10 +46,10 @@ def verify_t15(
     published: Published | None = None,
     stage: ShowStage = lambda name: None,
 ) -> Verification:
-    """Compare the public T15 data on this machine with what is published about them.
+    """Compare the public T15 data on this machine with the published facts about them.
 
     Writes `out/verify.html` and `out/verify.json`, which hold no text of the data and no path of
-    this machine. The other files in `out` are kept so that a second call does only what is missing.
+    this machine. The other files in `out` are kept so that a second call does only the rest.
 
     Args:
         directory: Directory that the release was unpacked in, at any depth.
@@ -104,7 +104,7 @@ def verify_t15(
 def _check_given(
     lm: str | Path | None, analyses: str | Path | None, options: Options, device: str
 ) -> None:
-    """Raise for what is named and is not there, before the work."""
+    """Raise for named files that are missing, before the work."""
     if lm is None and options is not None:
         raise ConfigError("options of the search are given without a language model", fix="give it")
     if lm is not None and not Path(lm).is_dir():

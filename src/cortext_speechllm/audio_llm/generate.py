@@ -225,7 +225,7 @@ def _advance(
 
     Rows of a search lie side by side in the batch, in the order of its hypotheses.
     """
-    # Each beam ends in at most len(ends) ways: at least `beams` of so many continuations go on.
+    # Each beam ends in at most len(ends) ways: at least `beams` of so many are still open.
     n_best = (1 + len(ends)) * live[0].beams
     device = log_probs_RV.device
     widest = max(len(search.live) for search in live)

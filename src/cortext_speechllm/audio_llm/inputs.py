@@ -91,7 +91,7 @@ def lay_out(
         n_patches_B: See `teacher_forced`.
         prompt: Tokens before and after the audio.
         answers: The tokens of each answer so far.
-        left: Pad on the left, so that all answers go on at the same position.
+        left: Pad on the left, so that all answers continue at the same position.
     """
     before, after = prompt
     texts_BT = _padded([[*before, *after, *answer] for answer in answers], llm.device)

@@ -189,7 +189,7 @@ def monotonic_attention(
 
     Each position of the longer sequence attends to the shorter one by a softmax of cosines over a
     temperature. A monotonic path goes from the first to the last position; at each step it stays or
-    goes on by one (Shih et al. 2021, Badlani et al. 2021). The loss is -log of the summed
+    moves by one (Shih et al. 2021, Badlani et al. 2021). The loss is -log of the summed
     probability of all such paths, divided by the longer length. CTC computes it: the label is every
     position of the shorter sequence, and blanks are impossible. Only relative likeness counts: a
     single frame costs nothing.

@@ -225,7 +225,7 @@ class _Work:
         """Make the targets of all texts. An error or a Ctrl-C saves the finished ones."""
         n_all = len(self.named)
         done = len(self.named) - len(texts)
-        with interrupts() as interrupted, closing(self._said(texts, workers, interrupted)) as said:
+        with interrupts() as interrupted, closing(self._waves(texts, workers, interrupted)) as said:
             try:
                 while batch := list(islice(said, self.tower.windows)):
                     targets = self.tower.targets(*zip(*batch, strict=True))
@@ -243,7 +243,7 @@ class _Work:
                     self.unfinished.save(self.origin, now=True)
                 raise
 
-    def _said(
+    def _waves(
         self, texts: Sequence[str], workers: int, interrupted: Event
     ) -> Generator[tuple[str, np.ndarray], None, None]:
         """Yield each text with its wave. Raises TextError with the origin of the text."""

@@ -150,7 +150,7 @@ class Recurrent(DayLayers):
 
         Args:
             inputs: A batch; without day layers, patches [B, P, I].
-            state: States to go on from; None takes the learnt one.
+            state: States to continue from; None takes the learnt one.
             training: Drop values.
         """
         x_BPI = self.inputs_of(inputs, training)
@@ -289,7 +289,7 @@ class TripleGRU(DayLayers):
 
         Args:
             inputs: A batch.
-            state: States of both networks to go on from; None takes the learnt ones.
+            state: States of both networks to continue from; None takes the learnt ones.
             mode: `inference` leaves the adversary out; `full` is for training.
             reversal: Factor of the adversary's gradient, sign reversed, at the noise model: a
                 float32 scalar.

@@ -180,7 +180,7 @@ def launch(
         data: Folder in a bucket (`gs://` or `s3://`) with packed data or session files.
         out: Folder in a bucket that keeps the run directory; an existing run is continued.
         lm: Folder in a bucket with a language model.
-        spot: Rent machines that may be taken away, at a lower price; SkyPilot goes on with another
+        spot: Rent machines that may be taken away, at a lower price; SkyPilot takes another
             one.
         infra: `CLOUD[/REGION[/ZONE]]`; Google Cloud for TPUs, else the cheapest that SkyPilot may
             use.

@@ -116,7 +116,7 @@ def training(
 ) -> None:
     """Train once for each setting of a search, and compare.
 
-    Stopped or killed, the same command goes on where it was. With more --trials it tries more.
+    Stopped or killed, the same command continues where it was. With more --trials it tries more.
 
     Example: cortext tune training --config demo --data runs/packed --out runs/rates --grid
     lr_max=0.001,0.005,0.01

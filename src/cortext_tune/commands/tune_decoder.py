@@ -228,7 +228,7 @@ def decoder(
     """Search for decoder options and write the file that --options of every command reads.
 
     No model runs again: the search decodes the logits of an evaluation whose trials have
-    references, or logits that any program saved. Stopped or killed, the same command goes on where
+    references, or logits that any program saved. Stopped or killed, the same command resumes where
     it was. With more --trials it tries more. Several processes may run it at the same time. A large
     model's weights are swept after the search, by ranking the sentences that it has scored.
 

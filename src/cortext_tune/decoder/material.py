@@ -153,7 +153,7 @@ class DevSet:
 def _of_evaluation(directory: Path) -> Iterator[DevUtterance]:
     """Yield the trials of an evaluation directory that have a reference."""
     for trial in read_evaluations([directory]):
-        reference = " ".join(trial.said or ())
+        reference = " ".join(trial.reference_words or ())
         number = int(trial.id)
         files = sorted((directory / "logits").glob(f"{number:05d}_*.npy"))
         if reference and not files:

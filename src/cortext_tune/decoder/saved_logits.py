@@ -1,4 +1,4 @@
-"""Logits that any program saved, with a file of the sentences that were said."""
+"""Logits that any program saved, with a file of the reference sentences."""
 
 from __future__ import annotations
 

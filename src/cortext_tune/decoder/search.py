@@ -320,7 +320,7 @@ class _DecoderSearch:
         return tuple(medians)
 
     def _value(self, row: Judged) -> float:
-        """Return what is minimised."""
+        """Return the quantity to minimise."""
         return 100 * row.wer + self.search.time_weight * row.ms_per_frame
 
     def _judge_twice(self, candidates: Sequence[Candidate]) -> list[Judged]:

@@ -236,7 +236,7 @@ def test_a_random_audio_llm_has_the_sizes_that_were_asked_for(tmp_path):
     assert facts["tower"] == asdict(tower)
 
 
-def test_what_cannot_be_had_is_missing_and_the_rest_goes_on(monkeypatch):
+def test_what_cannot_be_had_is_missing_and_the_rest_continues(monkeypatch):
     class Served:
         def __init__(self, name):
             self.name, self.loaded = name, {"precision": "fp32"}

@@ -71,7 +71,9 @@ def test_a_file_that_is_locked_names_the_process(tmp_path: Path) -> None:
     assert f"(process {os.getpid()}); close it there, and try again" in said
 
 
-def test_a_file_that_was_never_finished_is_told_from_another_format(tmp_path: Path) -> None:
+def test_a_file_that_was_never_finished_is_distinguished_from_another_format(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "a.h5"
     with h5py.File(path, "w") as file:
         file["x"] = np.zeros(1000)

@@ -216,7 +216,7 @@ def test_a_batch_describes_the_live_hypotheses(decoders):
     assert not np.any(last.added)
 
 
-def test_what_was_added_is_told_again(decoders):
+def test_what_was_added_is_reported_again(decoders):
     first, _ = decoders
     added = []
 
@@ -358,7 +358,7 @@ def test_hooks_need_a_frame_count_of_at_least_one(sentence_lm):
 
 
 def test_a_hook_cannot_step_or_finish_its_own_stream(sentence_lm):
-    """What is refused changes nothing, and the stream goes on."""
+    """A refused answer changes nothing, and the stream continues."""
     decoder, log_probs_PV, refused = Decoder.from_dir(sentence_lm), posteriors("go there"), []
 
     def hook(batch):

@@ -21,7 +21,7 @@ from cortext.evaluation.submission import write_nbest, write_predictions
 
 @pytest.mark.parametrize("function", [evaluate, decode])
 def test_the_public_functions_take_every_setting_of_a_search(function):
-    # A Python program searches in one thread, a command on all cores; both are told the model.
+    # A Python program searches in one thread, a command on all cores; both get the model's name.
     own = {"threads": 1, "lm": inspect.Parameter.empty}
     keywords = inspect.signature(function).parameters
     for field in dataclasses.fields(SearchSettings):

@@ -65,7 +65,7 @@ def days(result):
         (measured(0.5, None, 2, insertions=1), "About 50 of 100 words are right."),
     ],
 )
-def test_the_words_that_are_right_are_told_as_of_a_hundred(rates, sentence):
+def test_the_words_that_are_right_are_reported_as_of_a_hundred(rates, sentence):
     assert how_right(rates) == sentence
 
 

@@ -127,7 +127,7 @@ def test_only_the_latest_utterances_count():
     assert normaliser.statistics == (4.0, 1.0)  # of ten 3s and ten 5s
 
 
-def test_a_block_without_given_statistics_goes_on_with_those_of_the_block_before():
+def test_a_block_without_given_statistics_continues_with_those_of_the_block_before():
     normaliser = RollingZScore(1, least_bins=2)
     for value in (1.0, 3.0):
         normaliser.push(np.array([[value]], dtype=np.float32))

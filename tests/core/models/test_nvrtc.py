@@ -26,7 +26,7 @@ def test_arguments_take_the_types_of_c():
     assert [value.value for value in found] == [x.data_ptr(), None, 3, 0.5, 2]
 
 
-def test_an_error_in_a_source_is_told():
+def test_an_error_in_a_source_is_reported():
     try:
         nvrtc._nvrtc()
     except KernelError as error:

@@ -384,7 +384,7 @@ def test_unknown_sessions_and_wrong_patches_are_refused(directory):
 
 
 @pytest.mark.parametrize("library", ["onnxruntime", "onnxscript"])
-def test_without_the_extra_its_name_is_told(exported, tmp_path, monkeypatch, library):
+def test_without_the_extra_its_name_is_reported(exported, tmp_path, monkeypatch, library):
     monkeypatch.setitem(sys.modules, library, None)
     with pytest.raises(MissingLibrary, match=r"pip install '\.\[onnx\]'"):
         export_onnx(exported("gru") / "run", tmp_path)

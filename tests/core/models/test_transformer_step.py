@@ -46,7 +46,7 @@ def pieces(network, x_BTC, n_frames=(1,), state=None):
 
 @torch.inference_mode()
 def whole(network, x_BTC):
-    """Logits [P, V] of the whole trial, which never goes on from a state."""
+    """Logits [P, V] of the whole trial, which never continues from a state."""
     x_BTC, day_B = x_BTC.expand(2, -1, -1), DAY_B.expand(2)
     n_patches_B = torch.full((2,), x_BTC.shape[1] // PATCH)
     logits_BPV, state = network(x_BTC, day_B, n_patches_B=n_patches_B)
@@ -81,7 +81,7 @@ def test_steps_equal_the_whole_trial_with_the_same_weights(
     torch.testing.assert_close(stepped_PV, expected_PV, atol=1e-5, rtol=0)
 
 
-def test_steps_and_longer_pieces_go_on_from_each_other():
+def test_steps_and_longer_pieces_continue_from_each_other():
     network, x_BTC = make_network(), bins(150)
     stepped_PV, state = pieces(for_single_steps(network, "fp32"), x_BTC, (1, 1, 3, 1, 20))
     expected_PV, expected = pieces(network, x_BTC, (7,))
@@ -128,8 +128,10 @@ def test_batches_and_gradients_have_the_modules_own_step():
             None,
             tuple(each.expand(*each.shape[:1], 3, *each.shape[2:]) for each in state),
         ):
-            found = fast.blocks.go_on(torch.ones(3, 1, 24), given or fast.first_state(3))[0]
-            wanted = network.blocks.go_on(torch.ones(3, 1, 24), given or network.first_state(3))[0]
+            found = fast.blocks.advance(torch.ones(3, 1, 24), given or fast.first_state(3))[0]
+            wanted, _ = network.blocks.advance(
+                torch.ones(3, 1, 24), given or network.first_state(3)
+            )
             assert torch.equal(found, wanted)
 
 
@@ -138,7 +140,7 @@ def test_the_weights_of_blocks_are_laid_out_once_and_nothing_is_computed_ahead()
     replaced = [name for name, module in fast.named_modules() if "forward" in vars(module)]
     assert replaced == ["out"]
     assert "embed" in vars(fast)
-    assert {"go_on", "first_state"} <= set(vars(fast.blocks))
+    assert {"advance", "first_state"} <= set(vars(fast.blocks))
     assert not computes_ahead(fast)
 
 

@@ -20,7 +20,7 @@ from cortext._native import NGram, write_binary
 from cortext.errors import LanguageModelError
 
 REPOSITORY = Path(__file__).parents[3]
-MADE_BY_LMPLZ = REPOSITORY / "tests" / "decoding" / "ngram" / "lmplz"
+MADE_BY_LMPLZ = REPOSITORY / "tests" / "core" / "decoding" / "ngram" / "lmplz"
 COUNTS_AT = 108  # in the header of a binary file, after 88 bytes of magic and a record of 20
 
 GOOD = """\\data\\

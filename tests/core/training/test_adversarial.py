@@ -209,7 +209,7 @@ def test_impossible_settings_name_the_field(wrong):
         AdversarialConfig(**wrong)
 
 
-def test_it_is_what_the_model_is_trained_with_unless_told():
+def test_it_is_what_the_model_is_trained_with_by_default():
     assert isinstance(build_loss(None, "triple_gru"), Adversarial)
 
 

@@ -94,7 +94,7 @@ def test_a_damaged_state_is_noticed_and_the_one_before_it_is_read(run, damage, s
     assert all(torch.equal(tensors[name], expected[name]) for name in expected)
 
 
-def test_a_run_goes_on_from_the_state_before_a_damaged_one(
+def test_a_run_continues_from_the_state_before_a_damaged_one(
     config, packed, undisturbed, run, capsys
 ):
     flip(run / "train_state" / "state.safetensors", 0.5)
@@ -179,7 +179,7 @@ def test_best_weights_that_are_lost_after_the_last_batch_are_replaced_by_the_las
         assert torch.equal(tensor, state[f"model/{name}"])
 
 
-def test_a_disk_that_fills_up_stops_the_run_whose_last_state_goes_on_when_there_is_room(
+def test_a_disk_that_fills_up_stops_the_run_whose_last_state_continues_when_there_is_room(
     config, packed, undisturbed, tmp_path
 ):
     disk = tmp_path / "disk"
@@ -251,7 +251,7 @@ def test_a_damaged_named_state_is_refused(tmp_path):
         RunDirectory(tmp_path).load_named("a")
 
 
-def test_a_log_that_somebody_has_cut_off_goes_on_after_its_last_whole_line(tmp_path):
+def test_a_log_that_somebody_has_cut_off_continues_after_its_last_whole_line(tmp_path):
     path = tmp_path / "metrics.jsonl"
     path.write_text('{"step": 1}\n{"step": 2}\n{"st')
     log = MetricsLog(path, 1000)

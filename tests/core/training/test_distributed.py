@@ -86,7 +86,7 @@ def config(config) -> TrainConfig:
     return replace(config, model=model, dataset=dataset, precision="fp32")
 
 
-def test_two_processes_train_what_one_does_and_go_on_from_each_other(config, packed, tmp_path):
+def test_two_processes_train_what_one_does_and_continue_from_each_other(config, packed, tmp_path):
     train(config, packed, tmp_path / "one", progress=False)
     assert train_in_two(config, packed, tmp_path / "two", False, 6) == ["", ""]
     train(config, packed, tmp_path / "two", resume=True, progress=False)

@@ -325,7 +325,7 @@ def test_replayed_steps_give_the_losses_of_others_and_a_resumed_run_is_the_same(
 
 
 @pytest.mark.gpu
-def test_a_capture_that_fails_is_said_once_and_steps_go_on(capsys):
+def test_a_capture_that_fails_is_said_once_and_steps_continue(capsys):
     device = torch.device("cuda")
     graphs, x = Graphs(device, "steps"), torch.ones(100, device=device)
 

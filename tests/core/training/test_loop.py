@@ -130,7 +130,7 @@ def test_training_leaves_the_random_numbers_of_its_caller_alone(short, packed, t
 
 
 @pytest.mark.parametrize("step", [1, 5, 10])
-def test_an_interrupted_run_is_saved_says_how_to_go_on_and_continues_bit_exactly(
+def test_an_interrupted_run_is_saved_says_how_to_continue_and_continues_bit_exactly(
     config, packed, undisturbed, tmp_path, monkeypatch, step
 ):
     original = TorchBackend.update

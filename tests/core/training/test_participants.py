@@ -220,7 +220,7 @@ def test_steps_are_those_of_a_plain_loop_with_torchs_adamw(two, tmp_path):
                 torch.testing.assert_close(tensor, expected[key], atol=2e-6, rtol=1e-5)
 
 
-def test_a_resumed_run_goes_on_bit_exactly(joint_run, two, tmp_path):
+def test_a_resumed_run_continues_bit_exactly(joint_run, two, tmp_path):
     out = tmp_path / "run"
     with JointTrainer(small_config(), two, out, progress=False) as trainer:
         trainer.run(5)

@@ -184,7 +184,7 @@ def test_a_model_without_a_read_in_layer_does_not_lose_that_of_its_source(joint_
     assert "model.input_network.read_in=8" in str(error)
 
 
-def test_the_layers_that_are_taken_over_are_told(joint_run, two, tmp_path, capsys):
+def test_the_layers_that_are_taken_over_are_reported(joint_run, two, tmp_path, capsys):
     with JointTrainer(small_config(), two, tmp_path / "run", init_from=joint_run, progress=False):
         pass
     told = capsys.readouterr().err

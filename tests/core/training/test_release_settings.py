@@ -94,7 +94,7 @@ def test_a_recipe_of_ours_says_nothing(caplog):
     ("key", "value"),
     [("save_best_checkpoint", False), ("log_val_skip_logs", True), ("distributed_training", True)],
 )
-def test_a_value_that_is_not_followed_is_told(tmp_path, caplog, key, value):
+def test_a_value_that_is_not_followed_is_reported(tmp_path, caplog, key, value):
     read_train_config(write(tmp_path / "args.yaml", **{key: value}))
     assert f"{key} is not followed: {ELSEWHERE[key].instead}" in caplog.text
 

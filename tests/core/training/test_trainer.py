@@ -147,7 +147,7 @@ def test_callbacks_see_losses_validations_and_the_end(config, packed, tmp_path):
     assert seen[-1] == ("end", 12, SESSIONS)
 
 
-def test_a_trainer_goes_on_after_a_callback_that_failed(config, packed, undisturbed, tmp_path):
+def test_a_trainer_continues_after_a_callback_that_failed(config, packed, undisturbed, tmp_path):
     class Failing(Callback):
         def on_train(self, trainer, step, values):
             if step == 6:

@@ -156,7 +156,7 @@ def killed(words: list[str], out: Path, at: int) -> None:
 
 
 @pytest.mark.parametrize("at", [1, 2, 3, 4])
-def test_an_import_that_was_killed_goes_on_to_the_same_bytes(
+def test_an_import_that_was_killed_continues_to_the_same_bytes(
     made: Made, imported: Path, tmp_path: Path, at: int
 ) -> None:
     out = tmp_path / "out"

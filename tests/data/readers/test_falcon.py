@@ -77,7 +77,7 @@ def test_held_out_days_can_be_left_out(both):
     assert {entry[0] for entry in found} == {"t5.2022.05.18", "t5.2022.05.23"}
 
 
-def test_withheld_files_become_test_and_go_on_with_the_numbers(tmp_path):
+def test_withheld_files_become_test_and_continue_with_the_numbers(tmp_path):
     trials = written_cues(np.random.default_rng(1), [4, 4, 4])
     write_falcon(tmp_path, {("held-out-calib", "2023.04.17"): trials[:1]})
     _write_later(tmp_path, ("held-out-eval", "2023.04.17"), trials, skip=1)
@@ -87,7 +87,7 @@ def test_withheld_files_become_test_and_go_on_with_the_numbers(tmp_path):
 
 
 def _write_later(root, key, trials, skip):
-    """Write trials of a day that others precede: their times go on."""
+    """Write trials of a day that others precede: their times continue."""
     write_falcon(root, {key: trials})
     (path,) = root.rglob(f"*{key[0]}*.nwb")
     n_bins = [len(trial.arrays["binned_spikes"]) for trial in trials]

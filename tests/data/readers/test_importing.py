@@ -1,4 +1,4 @@
-"""The frame of all imports: what is written, problems by trial, and going on after a stop."""
+"""The frame of all imports: what is written, problems by trial, and continuing after a stop."""
 
 import json
 import shutil
@@ -182,7 +182,7 @@ def test_an_unknown_or_absent_scaling_is_refused(lab, tmp_path):
             import_source(lab.source(), tmp_path / "out", normalise=name)
 
 
-def test_an_import_that_was_cut_off_goes_on(lab, tmp_path):
+def test_an_import_that_was_cut_off_continues(lab, tmp_path):
     import_source(lab.source(), tmp_path / "whole")
     out = tmp_path / "out"
     source = lab.source()

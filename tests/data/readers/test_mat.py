@@ -157,7 +157,7 @@ block: {{name: blockNum, per: bin}}
     assert [trial.n_bins for trial in _trials(shorter)] == [length - 1 for length in lengths]
 
 
-def test_an_import_has_z_scores_by_block_and_goes_on(tmp_path: Path, save: Save) -> None:
+def test_an_import_has_z_scores_by_block_and_continues(tmp_path: Path, save: Save) -> None:
     folder = tmp_path / "in"
     for day in ("14", "15"):
         save(folder / f"t99.2025.03.{day}.mat", _simple())
@@ -177,7 +177,7 @@ def test_an_import_has_z_scores_by_block_and_goes_on(tmp_path: Path, save: Save)
     assert (again.n_written, again.n_kept) == (0, 2)
 
 
-def test_a_changed_mapping_does_not_go_on_with_an_import(tmp_path: Path) -> None:
+def test_a_changed_mapping_does_not_continue_with_an_import(tmp_path: Path) -> None:
     path = tmp_path / "t99.2025.03.14.mat"
     save_v5(path, _simple())
     import_source(mat(path, _mapping(tmp_path, CELLS)), tmp_path / "out")
@@ -198,7 +198,7 @@ def test_how_a_lexicon_of_another_tool_was_read_is_noted(tmp_path: Path) -> None
     assert "stress left out" in note
 
 
-def test_a_changed_lexicon_does_not_go_on_with_an_import(tmp_path: Path) -> None:
+def test_a_changed_lexicon_does_not_continue_with_an_import(tmp_path: Path) -> None:
     path = tmp_path / "t99.2025.03.14.mat"
     save_v5(path, _simple())
     words = tmp_path / "words.txt"

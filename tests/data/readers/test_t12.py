@@ -400,7 +400,7 @@ def test_what_is_no_copy_of_the_release_is_refused_in_one_line(own, tmp_path, ca
     assert not (tmp_path / "out").exists()
 
 
-def test_an_import_goes_on_where_it_was(own, tmp_path, capsys):
+def test_an_import_continues_where_it_was(own, tmp_path, capsys):
     path = own / "test" / f"{SECOND}.mat"
     whole = path.read_bytes()
     path.write_bytes(whole[:1000])

@@ -8,7 +8,13 @@ from cortext.errors import ConfigError
 from cortext.text.pronunciation import pronounced
 from cortext_data.simulate.brain import electrodes
 from cortext_data.simulate.config import PRESETS
-from cortext_data.simulate.idle import KINDS, IdleConfig, Recording, continuous, heard_weights
+from cortext_data.simulate.idle import (
+    KINDS,
+    IdleConfig,
+    Recording,
+    continuous,
+    other_speech_weights,
+)
 from cortext_data.simulate.plan import Prompt
 from cortext_data.simulate.speech import utter, with_pauses
 
@@ -85,7 +91,7 @@ def test_a_kind_that_is_switched_off_is_rest(kind, off):
 
 
 def test_only_some_living_electrodes_of_55b_and_dorsal_6v_answer_to_speech_that_is_heard():
-    answers_E = (heard_weights(QUIET, E, IdleConfig()) != 0).any(axis=0)
+    answers_E = (other_speech_weights(QUIET, E, IdleConfig()) != 0).any(axis=0)
     half = QUIET.n_electrodes // 2  # ventral 6v and area 4 come first
     assert not answers_E[:half].any()
     assert 0.15 < answers_E[half:].mean() < 0.65  # 0.4, drawn for 32 electrodes

@@ -17,7 +17,7 @@ WORDS = ["how", "are", "you", "who", "our", "today", "to", "day", "i", "a"]
 
 
 class Table:
-    """A model that gives each text the log-probability of a table, and writes what it is told."""
+    """A model that gives each text the log-probability of a table, and writes what it is given."""
 
     def __init__(self, log_probs=(), other=-50.0, answer=""):
         self.log_probs, self.other, self.answer, self.asked = dict(log_probs), other, answer, []

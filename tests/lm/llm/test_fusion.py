@@ -457,7 +457,7 @@ def test_a_session_fuses_by_the_last_weight_set(lm_dir, tmp_path, changes):
         )
 
 
-def test_a_session_that_began_in_fusion_may_go_on_without(lm_dir, tiny):
+def test_a_session_that_began_in_fusion_may_continue_without(lm_dir, tiny):
     decoder = Decoder.from_dir(lm_dir, dict(llm=dict(mode="fusion"))).with_llm(LLM(tiny))
     log_probs_PV = posteriors(TEXTS[0], 1.0)
     session = decoder.stream("release")

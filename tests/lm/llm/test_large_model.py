@@ -227,7 +227,7 @@ def lists(n: int) -> list[NBest]:
     ]
 
 
-def test_lists_are_ranked_as_each_alone_and_progress_is_told(tiny: LLM):
+def test_lists_are_ranked_as_each_alone_and_progress_is_reported(tiny: LLM):
     given, steps = lists(40), []
     found = tiny.rank(given, options(), "some water", lambda *step: steps.append(step))
     assert steps == [(16, 40), (32, 40), (40, 40)]

@@ -392,7 +392,7 @@ def test_no_more_goes_through_at_once_than_half_of_the_free_memory_holds(
         found = score_texts(llama, texts)
     assert 16 < max(math.prod(shape) for shape in body.shapes) <= 32
     assert [score.log_prob for score in found] == pytest.approx(expected, rel=1e-5)
-    free[0] = 0  # each goes alone: what is free may be told too low
+    free[0] = 0  # each goes alone: free memory may be reported too low
     with Watched(llama.body) as body:
         score_texts(llama, texts)
     assert {rows for rows, _ in body.shapes} == {1}

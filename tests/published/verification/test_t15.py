@@ -410,7 +410,7 @@ def test_no_text_and_no_path_is_in_the_page_unless_asked_for(own: StandIn, out: 
     assert verified(own, out, with_text=True, lm=None).sentences is None
 
 
-def test_an_interrupted_verification_goes_on_where_it_was(stand_in: StandIn, whole, tmp_path):
+def test_an_interrupted_verification_continues_where_it_was(stand_in: StandIn, whole, tmp_path):
     names = [stage.name for stage in whole[1].stages]
     for name in names:
 
@@ -728,7 +728,7 @@ def test_sizes_are_compared_as_they_are_listed(n_bytes, listed, right):
 
 
 @pytest.mark.slow
-def test_a_killed_verification_goes_on_to_the_same_result(stand_in: StandIn, whole, tmp_path):
+def test_a_killed_verification_continues_to_the_same_result(stand_in: StandIn, whole, tmp_path):
     out = tmp_path / "verify"
     arguments = ["verify", "t15", stand_in.directory, "--lm", stand_in.lm, "--out", out]
     for stage in ("recordings", "logits"):

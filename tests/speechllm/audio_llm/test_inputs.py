@@ -70,7 +70,7 @@ def test_with_audio_in_place_of_brains_the_logits_are_those_of_the_library(
     for row, sentence in enumerate(SENTENCES):
         true = inputs["attention_mask"][row].nonzero()[:, 0]
         n_tokens = len(llm.tokenizer(sentence)["input_ids"]) + 1
-        readers = true[-n_tokens - 1 : -1]  # each token is told one position before it
+        readers = true[-n_tokens - 1 : -1]  # each token is given one position before it
         torch.testing.assert_close(
             found_BKV[row, :n_tokens], expected_BSV[row, readers], rtol=1e-4, atol=1e-4
         )

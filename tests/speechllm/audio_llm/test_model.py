@@ -526,7 +526,7 @@ def test_weights_of_another_shape_and_lacking_ones_are_one_line(
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda:0"])
-def test_too_little_memory_is_told_before_the_weights_are_read(
+def test_too_little_memory_is_reported_before_the_weights_are_read(
     tiny_audio_llm: Path, monkeypatch: pytest.MonkeyPatch, device: str
 ) -> None:
     needed = 4 * AudioLLM.check(tiny_audio_llm).n_parameters

@@ -237,7 +237,7 @@ def test_what_is_stretched_evenly_costs_less_than_what_is_in_another_order(loss)
 
 def attention_paths(longer: int, shorter: int):
     """All ways to go through `shorter` positions in `longer` steps, each visited, by staying or
-    going on by one.
+    moving by one.
     """
     for steps in itertools.combinations(range(1, longer), shorter - 1):
         yield [sum(step <= position for step in steps) for position in range(longer)]

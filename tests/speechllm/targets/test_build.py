@@ -183,7 +183,7 @@ def test_live_targets_are_those_of_the_cache(tiny_audio_llm: Path, out: Path) ->
     torch.testing.assert_close(live_BNA, cached_BNA, rtol=2e-3, atol=2e-3)
 
 
-# going on
+# continuing
 
 
 def test_new_sentences_are_added_to_what_is_there(out: Path) -> None:
@@ -217,7 +217,7 @@ t.build(Path(sys.argv[2]), t.Ears(Path(sys.argv[3]), pause_s=0.05))
 """
 
 
-def test_a_killed_build_goes_on_with_what_it_had(
+def test_a_killed_build_continues_with_what_it_had(
     out: Path, tmp_path: Path, parts_at_once: None
 ) -> None:
     log = tmp_path / "heard"

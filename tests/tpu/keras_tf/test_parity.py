@@ -172,7 +172,7 @@ def test_ten_steps_are_those_of_torch_and_so_is_the_state_of_the_optimiser(kind,
         assert found[name].shape == tensor.shape
         torch.testing.assert_close(found[name], tensor, atol=1e-5, rtol=1e-3)
     assert found["day_steps"].tolist() == [5, 5, 0, 10, 0]
-    Optimizer(trained, config).load(found)  # torch can go on from it
+    Optimizer(trained, config).load(found)  # torch can continue from it
     load_optimizer_state(model, expected)
     assert all(
         torch.equal(tensor, expected[name]) for name, tensor in optimizer_state(model).items()

@@ -74,7 +74,7 @@ def test_a_single_length_makes_every_shape_static(split):
     assert all(shape is not None for sizes in shapes.values() for shape in sizes)
 
 
-def test_training_goes_on_from_any_batch_with_the_same_noise(split):
+def test_training_continues_from_any_batch_with_the_same_noise(split):
     settings = Augmentation()
     batches, sampler = made(split, settings)
     whole = [pipeline.prepare(raw, settings) for raw in batches.training(sampler, 0, 4)]

@@ -107,7 +107,7 @@ def test_everything_reads_them_as_it_reads_a_memory_map(with_corpus, packed_reco
         maps.n_features,
         maps.splits,
     )
-    # A run that was begun with one may go on with the other.
+    # A run that was begun with one may continue with the other.
     assert found.checksums == maps.checksums
     for name in maps.splits:
         ours, theirs = found.split(name), maps.split(name)

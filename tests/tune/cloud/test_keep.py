@@ -1,6 +1,6 @@
 """A run that is kept in a bucket.
 
-Whichever moment the machine is taken away at, the next one goes on.
+Whichever moment the machine is taken away at, the next one continues.
 """
 
 import json
@@ -76,7 +76,7 @@ def test_a_finished_run_is_left_alone(tmp_path, capfd):
     assert "is finished" in capfd.readouterr().err
 
 
-def test_what_it_needs_to_go_on_is_copied_first_and_its_end_last(tmp_path, monkeypatch):
+def test_what_it_needs_to_continue_is_copied_first_and_its_end_last(tmp_path, monkeypatch):
     """A copy that is cut short anywhere is a run that can be resumed, and no run looks finished
     before it is whole.
     """
@@ -144,7 +144,7 @@ def test_the_status_is_that_of_training(tmp_path):
         assert keep([sys.executable, "-c", code], tmp_path / "run", tmp_path / "kept") == status
 
 
-def test_a_bucket_that_fails_at_the_end_is_tried_again_and_then_told_of(
+def test_a_bucket_that_fails_at_the_end_is_tried_again_and_then_reported(
     tmp_path, monkeypatch, capfd
 ):
     monkeypatch.setattr(module, "RETRIES_S", (0, 0))

@@ -148,7 +148,7 @@ def test_what_skypilot_refuses_is_one_line(launch, monkeypatch):
         launch(dry_run=False)
 
 
-def test_ctrl_c_says_that_it_may_go_on_and_how_to_stop_it(launch, monkeypatch):
+def test_ctrl_c_says_that_it_may_continue_and_how_to_stop_it(launch, monkeypatch):
     monkeypatch.setitem(sys.modules, "sky", SkyPilot(KeyboardInterrupt()))
     with pytest.raises(
         Interrupted, match=r"may go on and cost money; .*`sky down cortext-first-run` stops it"

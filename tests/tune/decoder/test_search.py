@@ -106,7 +106,7 @@ def test_time_has_its_price(tune, monkeypatch):
     assert tuned.options.recombine == "logadd"
 
 
-def test_the_search_goes_on_where_it_was_and_ends_as_one_that_was_not_stopped(tune, monkeypatch):
+def test_the_search_continues_where_it_was_and_ends_as_one_that_was_not_stopped(tune, monkeypatch):
     whole = tune("whole", n_trials=11)
     tune("parts", n_trials=4)
     parts = tune("parts", n_trials=11)
@@ -243,7 +243,7 @@ def test_another_search_in_the_same_directory_is_refused(tune, evaluation, lm, t
         tune("thesis")
 
 
-def test_a_trial_that_fails_is_told_with_its_reason_and_the_search_goes_on(tune, monkeypatch):
+def test_a_trial_that_fails_is_reported_with_its_reason_and_the_search_continues(tune, monkeypatch):
     original = decoder_trial.DecodeJob.work
 
     def work(job):

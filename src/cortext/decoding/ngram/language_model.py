@@ -466,7 +466,7 @@ def _sampled(file: Path) -> str:
 def read_recorded(directory: Path) -> dict[str, Any]:
     """Return the content of `lm.json`; nothing where there is none.
 
-    Raises LanguageModelError for what is no JSON object.
+    Raises LanguageModelError for a file without a JSON object.
     """
     path = directory / "lm.json"
     if not path.is_file():

@@ -285,7 +285,7 @@ def conventions_to_start_from(
 class Alternation:
     """The participant of each batch: as many batches as their share of the training trials.
 
-    It is a function of the number of the batch alone, so that a resumed run goes on with the same
+    It is a function of the number of the batch alone, so that a resumed run continues with the same
     order. The multiples of the golden ratio's fraction spread evenly (Knuth, The Art of Computer
     Programming, vol. 3, 6.4): every stretch of a training has the shares, to a batch or two.
 

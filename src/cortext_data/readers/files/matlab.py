@@ -1,6 +1,6 @@
 """MATLAB files of version 5 (`save`, `save -v7`, SciPy) and 7.3 (`save -v7.3`).
 
-Nothing but names, types and shapes is read before it is asked for. A variable of version 5 is then
+Only names, types and shapes are read before they are asked for. A variable of version 5 is then
 in memory once, as a whole; of version 7.3 the rows and columns that are asked for, and at most
 64 MiB of chunks of the file.
 """
@@ -47,7 +47,7 @@ class Array(Protocol):
 
 @contextmanager
 def open_mat(path: Path, names: Collection[str]) -> Iterator[MatFile]:
-    """Open a MATLAB file. Raises FaultError for what is none, and for damage.
+    """Open a MATLAB file. Raises FaultError for another format, and for damage.
 
     Args:
         path: The file, which is not trusted.

@@ -200,7 +200,7 @@ class Array73:
 
 
 class File73:
-    """An open file of version 7.3, of which nothing but names has been read.
+    """An open file of version 7.3, of which only names have been read.
 
     Args:
         file: The file.

@@ -51,7 +51,7 @@ _MOST_ELECTRODES = 100_000
 def open_nwb(path: Path) -> Iterator[NwbFile]:
     """Open an NWB 2 file.
 
-    Raises FaultError for what is none; what is damaged raises it within the context.
+    Raises FaultError for another format; damage raises it within the context.
     """
     with hdf5_input.opened(path) as file:
         version = attribute(file, "nwb_version", "nwb_version")

@@ -148,7 +148,7 @@ class _Machine:
         self.memo: dict[int, Any] = {}
 
     def run(self, content: Any) -> Any:
-        """Follow the instructions to the last one and return what is on the stack."""
+        """Follow the instructions to the last one and return the value on the stack."""
         position: int | None = 0
         try:
             for number, (instruction, argument, at) in enumerate(pickletools.genops(content)):
@@ -187,7 +187,7 @@ class _Machine:
             raise RefusedError(f"it has the instruction {name}, which plain data does not need")
 
     def _since_mark(self) -> list[Any]:
-        """Take what was pushed since the last mark, and the mark."""
+        """Take the values pushed since the last mark, and the mark."""
         start = len(self.stack) - 1
         while self.stack[start] is not _MARK:
             start -= 1

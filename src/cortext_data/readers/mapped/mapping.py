@@ -462,7 +462,7 @@ def load_mapping(path: Path, cls: type[M], reader: str) -> M:
 
 
 def import_settings(mapping: AnyMapping, folder: Path) -> dict[str, Any]:
-    """Return what an import that goes on must have again: mapping and content of the lexicon."""
+    """Return what a continued import must have again: mapping and content of the lexicon."""
     settings: dict[str, Any] = {"mapping": to_mapping(mapping)}
     if mapping.lexicon is not None:
         content = (folder / mapping.lexicon).read_bytes()  # `texts` has read and bounded it

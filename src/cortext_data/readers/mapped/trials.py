@@ -263,11 +263,11 @@ def _rows(
             if split is None:
                 raise FaultError(
                     mapping.split.name,
-                    f"{_said(splits[index])} found, which split does not name",
+                    f"{_shown(splits[index])} found, which split does not name",
                     "name it under train, val, test or leave_out",
                 )
             if split == "leave_out":
-                left_out[f"of split {_said(splits[index])}"] += 1
+                left_out[f"of split {_shown(splits[index])}"] += 1
                 continue
         if index in faults:
             yield _Row(path, index, block, trial_number, str(split), None, 0, faults[index])
@@ -344,10 +344,10 @@ def _whole_number(value: Any, name: str) -> int:
             return number
     except (TypeError, ValueError, OverflowError):
         pass
-    raise FaultError(name, f"{_said(value)} found, a whole number expected", EDIT)
+    raise FaultError(name, f"{_shown(value)} found, a whole number expected", EDIT)
 
 
-def _said(value: Any) -> str:
+def _shown(value: Any) -> str:
     return f"{value!r:.60}" if isinstance(value, str) else f"{value!s:.60}"
 
 

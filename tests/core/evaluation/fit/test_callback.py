@@ -173,7 +173,7 @@ def test_a_run_whose_validation_says_one_sentence_is_trained_without_a_fit(tiny,
 
 
 @pytest.mark.slow
-def test_the_command_fits_unless_it_is_told_not_to(tiny, tmp_path, capsys):
+def test_the_command_fits_unless_asked_not_to(tiny, tmp_path, capsys):
     save_config(CONFIG, tmp_path / "config.yaml")
     files = ["--config", tmp_path / "config.yaml", "--data", tiny.data, "--lm", tiny.lm]
     assert cortext([str(part) for part in ("train", *files, "--out", tmp_path / "run")]) == 0
