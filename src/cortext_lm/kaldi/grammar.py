@@ -201,7 +201,7 @@ class _Grammar:
                 raise self.error("has two arcs with one word from a state; it is no n-gram model")
 
     def _check_ends(self, said: np.ndarray, states: np.ndarray, longest: int) -> None:
-        """Check that `said` ends in `states`: histories of at most `longest` words."""
+        """Check that the words read end in `states`: histories of at most `longest` words."""
         levels = self.level[states]
         if len(states) and not (levels.min() >= 0 and levels.max() <= longest):
             raise self.error("has arcs to histories that are too long; it is no n-gram model")
@@ -251,7 +251,7 @@ class _Grammar:
         ngrams = [self._ngrams(arcs, level), closing]
         costs = [self.weights[arcs], self.final[ends]]
         backs = [backoffs, np.zeros(len(ends))]
-        if level == 0:  # <s> is a context, never said
+        if level == 0:  # <s> is a context, never a word
             ngrams.append(np.array([[self.words.begin]], dtype=np.int32))
             costs.append(np.array([-_START_LOG10_PROB * LN10]))
             backs.append(np.array([self.backoff[self.start] if self.level[self.start] else 0.0]))

@@ -207,7 +207,7 @@ class _Graph:
         found: list[tuple[int, str, float]] = []
         n_steps = 0
         most_steps = 1_000_000 + MOST_STEPS_PER_ARC * len(targets)
-        # One entry for each arc of the path: the arcs still to follow, and what was read before.
+        # One entry for each arc of the path: the arcs still to follow, and the words read before.
         path = [(iter(range(first[begin], first[begin + 1])), 0, "", 0.0)]
         while path:
             arcs, word, code, cost = path[-1]

@@ -60,8 +60,8 @@ def read_fst(path: str | Path) -> Fst:
 
     Raises:
         LanguageModelError: Naming the file for: no OpenFst file, another type of transducer or arc,
-            a file that ends early or goes on after its last state, and arcs or a start that lead to
-            no state.
+            a file that ends early or continues after its last state, and arcs or a start that lead
+            to no state.
     """
     path = Path(path)
     try:

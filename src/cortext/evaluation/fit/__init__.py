@@ -1,4 +1,4 @@
-"""What is fitted to a run: decoder options, and the calibration of confidences.
+"""Fits to a run: decoder options, and the calibration of confidences.
 
 `search` finds options and `options` keeps them in `decoder.yaml`. `regression` fits confidences,
 also on days that `drifted` simulates, `calibration` measures them, and `confidence` keeps and

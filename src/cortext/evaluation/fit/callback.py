@@ -194,7 +194,7 @@ def _calibrated(run: Path, fitted: FittedOptions) -> bool:
 
 
 def _done(run: Path, lm: str | Path, trials: list[TrialName]) -> FittedOptions | None:
-    """Return what was fitted to the run's weights on these trials with this language model."""
+    """Return the options fitted to the run's weights on these trials with this language model."""
     found = FittedOptions.read_sound(run)
     if (
         found is not None

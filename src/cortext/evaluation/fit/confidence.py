@@ -136,7 +136,7 @@ class ChosenConfidence:
 def keep_confidence(
     run: str | Path, fit: ConfidenceFit, fitted: FittedOptions, *, data: str | Path, split: str
 ) -> FittedConfidence:
-    """Write what was fitted into the `confidence.yaml` of a run.
+    """Write a fitted calibration into the `confidence.yaml` of a run.
 
     Args:
         run: Run directory.

@@ -1,4 +1,4 @@
-"""A file of a run that holds what was fitted to it, and the model that it was fitted to.
+"""A file of a run that holds a fit to it, and the model that it was fitted to.
 
 Such files are `decoder.yaml`, `confidence.yaml` and the live gate's `gate.yaml`.
 """
@@ -83,13 +83,13 @@ class FittedFile:
 
     @classmethod
     def read(cls, run: str | Path) -> Self | None:
-        """Return what was fitted to a run; None where nothing was.
+        """Return the fit of a run; None where there is none.
 
         Raises:
             ConfigError: For a file that is damaged, with what to do.
         """
         path = Path(run) / cls.FILE
-        # A link that leads nowhere is damage: the user expects what it led to.
+        # A link that leads nowhere is damage: the user expects the file behind it.
         return cls.read_file(path) if path.exists() or path.is_symlink() else None
 
     @classmethod
@@ -106,7 +106,7 @@ class FittedFile:
 
     @classmethod
     def read_sound(cls, run: str | Path) -> Self | None:
-        """Return what was fitted to a run; None where nothing was, or the file is damaged."""
+        """Return the fit of a run; None where there is none, or the file is damaged."""
         try:
             return cls.read(run)
         except ConfigError:
@@ -128,10 +128,10 @@ class FittedFile:
 
     @classmethod
     def take_over(cls, source: str | Path, run: str | Path) -> Self | None:
-        """Keep in a run what was fitted to another one, which it was adapted from.
+        """Keep in a run the fit of another one, which it was adapted from.
 
         Returns:
-            What was kept; None where nothing was fitted to the other run, its file is damaged, or
+            The kept fit; None where nothing was fitted to the other run, its file is damaged, or
             nothing of it holds for the adapted run.
 
         Raises:

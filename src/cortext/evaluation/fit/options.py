@@ -174,7 +174,7 @@ class FittedOptions(FittedFile):
 
 
 def kept_before(run: str | Path) -> str | None:
-    """Return a description of what was fitted to a run; None where nothing was."""
+    """Return a description of the options fitted to a run; None where there are none."""
     try:
         fitted = FittedOptions.read(run)
     except ConfigError:

@@ -192,7 +192,7 @@ def fit_options(
     best, *of_half = [
         without_idle_priors(search.best(indices_B), start) for indices_B in (drawn_B, *parts)
     ]
-    judge.bounds = {}  # what is reported is decoded with the options as they are
+    judge.bounds = {}  # reported errors are those of the options as they are
     sentences_B = [sentences[index] for index in drawn_B]
 
     def rate(texts: Mapping[int, str]) -> ErrorRate:
@@ -241,8 +241,8 @@ def without_idle_priors(options: DecoderOptions, start: DecoderOptions) -> Decod
 def halves(sentences: Sequence[str], blocks: Sequence[Hashable]) -> np.ndarray:
     """Split trials into two halves with about as many words, by block.
 
-    A sentence that was said in blocks of both halves goes to the smaller half with all its trials.
-    Where there is one block only, trials are split by sentence.
+    A sentence that was spoken in blocks of both halves goes to the smaller half with all its
+    trials. Where there is one block only, trials are split by sentence.
 
     Args:
         sentences: Normalised sentence of each trial; trials without a word are in half 0.
