@@ -368,10 +368,10 @@ def test_files_and_folders_that_a_guide_to_the_source_names_are_there(page):
     """A name may begin in a folder that the same line has named."""
     missing = set()
     for line in (ROOT / page).read_text().splitlines():
-        folders = [ROOT, ROOT / "src", ROOT / "native", ROOT / "tests" / "support"]
+        folders = {ROOT, ROOT / "src", ROOT / "native", ROOT / "tests" / "support"}
         for name in re.findall(r"`([\w/.-]+(?:\.(?:py|cpp|hpp|js|j2)|/))`", line):
             found = [folder / name for folder in folders if (folder / name).exists()]
-            folders += [path if path.is_dir() else path.parent for path in found]
+            folders |= {path if path.is_dir() else path.parent for path in found}
             if not found:
                 missing.add(name)
     assert not missing

@@ -9,7 +9,7 @@ needed, so that nothing here imports what stands on it:
 | `cortext.large_models` | `causal`: a class with the `check` and `load` of `LargeModelFiles` |
 | `cortext.clusters` | `ray`: what `WordSearch` calls to decode on a Ray cluster |
 | `cortext.evaluations` | `online`: the function of `cortext evaluate --online` |
-| `cortext.backends` | a class that takes training steps, `cortext.training.backend.JobBackend` |
+| `cortext.backends` | `torchax`, `tensorflow`: a class like `cortext.training.backend.JobBackend` |
 | `cortext.language_models` | a module that trains a language model: `neural` |
 """
 
@@ -22,24 +22,45 @@ from cortext.errors import MissingLibrary
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
+DISTRIBUTION = "cortext-bci"
+
 
 def joined(group: str) -> list[EntryPoint]:
-    """Return the entries of a group in the order of their names."""
+    """Return the entries of a group: ours first, then others, each in the order of their names.
+
+    What comes first stays: no other package can take a name away from ours.
+    """
     from importlib.metadata import entry_points  # 20 ms, which no start of `cortext` waits for
 
-    return sorted(entry_points(group=group), key=lambda entry: (entry.name, entry.value))
+    found = entry_points(group=group)
+    return sorted(found, key=lambda entry: (not is_ours(entry), entry.name, entry.value))
+
+
+def is_ours(entry: EntryPoint) -> bool:
+    """Tell whether an entry comes with cortext itself."""
+    return entry.dist is not None and entry.dist.name == DISTRIBUTION
+
+
+def own_packages() -> set[str]:
+    """Return the names of the packages that come with cortext, and join it."""
+    from importlib.metadata import PackageNotFoundError, distribution
+
+    try:
+        entries = distribution(DISTRIBUTION).entry_points
+    except PackageNotFoundError:
+        return set()
+    return {entry.module.partition(".")[0] for entry in entries}
 
 
 def load(group: str, name: str) -> Any:
-    """Return what an entry of a group stands for.
+    """Return the object that an entry of a group stands for.
 
     Raises:
         MissingLibrary: If no installed package brings it.
     """
-    from importlib.metadata import entry_points
-
-    for entry in entry_points(group=group, name=name):
-        return entry.load()
+    for entry in joined(group):
+        if entry.name == name:
+            return entry.load()
     raise MissingLibrary(
-        f"no installed package brings {name!r} ({group})", fix="install cortext-bci anew"
+        f"no installed package brings {name!r} ({group})", fix=f"install {DISTRIBUTION} anew"
     )

@@ -18,6 +18,7 @@ from types import CodeType, ModuleType
 from typing import Any
 
 from cortext.arguments import as_path
+from cortext.entry_points import own_packages
 from cortext.errors import ConfigError, CortextError, first_line
 
 _PREFIX = "cortext_plugin_"
@@ -67,10 +68,9 @@ def is_own(thing: Any) -> bool:
 
 
 def is_of_cortext(module: str) -> bool:
-    """Tell whether a module is in one of cortext's packages: `cortext`, `cortext_live` ..."""
+    """Tell whether a module is in cortext or in one of the packages that come with it."""
     package = module.partition(".")[0]
-    ours = package == "cortext" or package.startswith("cortext_")
-    return ours and not package.startswith(_PREFIX)
+    return package == "cortext" or (package.startswith("cortext_") and package in own_packages())
 
 
 def place(thing: Any, method: str = "__call__") -> str:

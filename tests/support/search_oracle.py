@@ -1,6 +1,6 @@
 """The oracle of the word search: prefix search of CTC in plain Python, with nothing clever in it.
 
-`cortext.decoding.engine` defines the paths of a sentence and their scores. Here a hypothesis is its
+`cortext.decoding.nbest` defines the paths of a sentence and their scores. Here a hypothesis is its
 words so far, the tokens of the word that it is within, and the last token. Each frame extends every
 hypothesis by every token that may follow; hypotheses that become equal are joined. Without a beam
 nothing is lost, so what is left after the last frame are all sentences with their exact scores.

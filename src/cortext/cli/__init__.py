@@ -21,7 +21,7 @@ from typer.core import TyperGroup
 
 from cortext.cli.console import print_lines
 from cortext.cli.tree import COMMANDS, Entry, Group, Headings, all_commands
-from cortext.errors import CortextError, shown
+from cortext.errors import CortextError, first_line, shown
 
 
 class _Commands(Mapping[str, Any]):
@@ -81,14 +81,23 @@ class _CommandList(TyperGroup):
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         sections: dict[str, list[tuple[str, str]]] = {}
-        for name, command in self.commands.items():
-            text = " ".join((command.help or "").split("\n\n")[0].split())
-            rows = sections.setdefault(getattr(command, "rich_help_panel", None) or "Commands", [])
-            rows.append((name, re.split(r"(?<=[a-z]\.) ", text)[0]))
+        for name in self.commands:
+            heading, text = self._about(name)
+            rows = sections.setdefault(heading or "Commands", [])
+            rows.append((name, re.split(r"(?<=[a-z]\.) ", " ".join(text.split()))[0]))
         for heading in dict.fromkeys((*COMMANDS, *sections)):
             if heading in sections:
                 with formatter.section(heading):
                     formatter.write_dl(sections[heading])
+
+    def _about(self, name: str) -> tuple[str | None, str]:
+        """Return the heading of a command and the first paragraph of its help."""
+        try:
+            command = self.commands[name]
+        # One command of another package must not cost the help of all.
+        except (Exception, SystemExit) as error:
+            return None, f"(cannot be loaded: {type(error).__name__}: {first_line(error)})"
+        return getattr(command, "rich_help_panel", None), (command.help or "").split("\n\n")[0]
 
 
 def _under_headings(tree: Headings) -> _Commands:

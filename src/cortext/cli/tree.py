@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from cortext.cli.console import print_lines
-from cortext.entry_points import joined
+from cortext.entry_points import DISTRIBUTION, is_ours, joined
 from cortext.errors import first_line, shown
 
 Entry = str
@@ -69,21 +69,29 @@ def all_commands() -> Headings:
     be needed to speak.
     """
     tree = COMMANDS
-    for entry in joined("cortext.commands"):
+    entries = joined("cortext.commands")
+    if not any(map(is_ours, entries)):
+        _warn(f"no package joins its commands; install {DISTRIBUTION} anew")
+    for entry in entries:
         try:
             tree = _joined(tree, entry.load())
-        except Exception as error:
-            said = f"{type(error).__name__}: {first_line(error)}"
-            line = f"cortext: the commands of {entry.value} cannot be loaded ({said})"
-            print_lines(shown(line), err=True)
+        except (Exception, SystemExit) as error:
+            reason = f"{type(error).__name__}: {first_line(error)}"
+            _warn(f"the commands of {entry.value} cannot be loaded ({reason})")
     return tree
+
+
+def _warn(line: str) -> None:
+    print_lines(shown(f"cortext: {line}"), err=True)
 
 
 def _joined(tree: Headings, added: Headings) -> Headings:
     merged = {heading: dict(commands) for heading, commands in tree.items()}
+    homes = {name: heading for heading, commands in tree.items() for name in commands}
     for heading, commands in added.items():
-        under = merged.setdefault(heading, {})
         for name, command in commands.items():
+            # A command that is there already has its heading, whatever heading is asked for.
+            under = merged.setdefault(homes.get(name, heading), {})
             under[name] = _together(under.get(name), command)
     return merged
 

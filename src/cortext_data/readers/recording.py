@@ -104,7 +104,8 @@ class Recording:
 
     Attributes:
         session: Name of the session, such as `t12.2022.04.28`.
-        paths: Files that it is read from; the first one names it in messages.
+        paths: Files that it is read from; the first one names it in messages and in the
+            record of the import, so it belongs to no other recording.
         open: Opens the files; raises FaultError or DataError.
         whole: True where no trial may be left out: a submission names trials by their places.
     """

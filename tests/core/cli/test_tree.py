@@ -74,12 +74,72 @@ def test_a_command_that_is_there_already_is_not_replaced(packages):
         assert done.stderr == ""
 
 
+TAKES = """
+from cortext.cli.tree import Group
+
+COMMANDS = {
+    "Live": {"serve": "taking_lab.hum", "report": "taking_lab.hum"},
+    "Of a lab": {
+        "replay": "taking_lab.hum",
+        "lm": Group("Of others.", {"sing": "taking_lab.hum", "build": "taking_lab.hum"}),
+        "fine": "taking_lab.hum",
+    },
+}
+
+
+def hum() -> None:
+    '''Hum a tune.'''
+    print("hmmm")
+"""
+
+
+@pytest.mark.parametrize("name", ["aaa", "zzz"])  # before and after ours, in order
+def test_no_package_takes_a_command_of_ours_away(packages, name):
+    install(packages, "taking_lab", f"{name} = taking_lab:COMMANDS", TAKES)
+    ours = ["serve"], ["report", "use"], ["report", "release"], ["replay"], ["lm", "build"]
+    for command in ours:
+        done = cortext(packages, *command, "--help")
+        assert f"Usage: cortext {' '.join(command)}" in done.stdout
+        assert "Hum" not in done.stdout
+    assert cortext(packages, "fine").stdout == "hmmm\n"
+    assert cortext(packages, "lm", "sing").stdout == "hmmm\n"
+
+
+@pytest.mark.parametrize(
+    ("target", "reason"),
+    [
+        ('"lab_of_gaps.nothing.run"', "ModuleNotFoundError: No module named 'lab_of_gaps.nothing'"),
+        ("5", "AttributeError: 'int' object has no attribute 'rpartition'"),
+    ],
+)
+def test_a_command_that_cannot_be_loaded_costs_itself(packages, target, reason):
+    code = f"COMMANDS = {{'Mine': {{'mine': {target}}}}}"
+    install(packages, "lab_of_gaps", "lab = lab_of_gaps:COMMANDS", code)
+    done = cortext(packages, "--help")
+    assert (done.returncode, done.stderr) == (0, "")
+    shown = " ".join(done.stdout.split())
+    assert f"mine (cannot be loaded: {reason}" in shown
+    assert "serve Decode live" in shown
+
+
+def test_without_its_metadata_a_line_says_what_to_do():
+    """As after a pull from before there were packages, until it is installed anew."""
+    code = (
+        "import importlib.metadata as m; m.entry_points = lambda **_: [];"
+        " from cortext.cli import run; run(['serve'])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    line = "cortext: no package joins its commands; install cortext-bci anew\n"
+    assert done.stderr.startswith(line)
+
+
 @pytest.mark.parametrize(
     ("code", "reason"),
     [
         ("import no_such_library", "ModuleNotFoundError: No module named 'no_such_library'"),
         ("", "AttributeError: module 'broken_lab' has no attribute 'COMMANDS'"),
         ("raise RuntimeError('one\\ntwo')", "RuntimeError: one"),
+        ("import sys; sys.exit(3)", "SystemExit: 3"),
         ("COMMANDS = {'Data': None}", "AttributeError: 'NoneType' object has no attribute 'items'"),
     ],
 )

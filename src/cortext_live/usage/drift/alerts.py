@@ -17,7 +17,7 @@ from cortext.errors import ConfigError, shown
 
 HOOK_TIMEOUT_S = 5.0
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("cortext.usage.drift")
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
