@@ -21,8 +21,8 @@ OURS = ("torch fp32", "torch bf16", "torch int8")
 """The ways whose matrix products are our own."""
 MODES = (EAGER, *OURS, "onnx fp32", "onnx int8")
 CHANCE = 1.1
-"""Factor by which the same work may take longer by chance. In float32 torch and we read the same
-bytes, and the medians of 60 steps differ by up to 5 % either way."""
+"""Factor by which float32 may take longer by chance: torch and we read the same bytes there, and ours
+took 0.87 to 1.04 times torch's time in 14 runs of 60 steps beside other work."""
 
 
 class Played(Conventional):
@@ -93,10 +93,13 @@ def no_more_work(work_ms: Mapping[str, float]) -> bool | None:
     Returns:
         None where torch's modules or all of ours were not timed.
     """
-    ours_ms = [work_ms[name] for name in OURS if name in work_ms]
+    ours_ms = {name: work_ms[name] for name in OURS if name in work_ms}
     if EAGER not in work_ms or not ours_ms:
         return None
-    return max(ours_ms) <= CHANCE * work_ms[EAGER]
+    return all(
+        ms <= work_ms[EAGER] * (CHANCE if name == "torch fp32" else 1)
+        for name, ms in ours_ms.items()
+    )
 
 
 def steppers(
