@@ -21,7 +21,7 @@ OURS = ("torch fp32", "torch bf16", "torch int8")
 """The ways whose matrix products are our own."""
 MODES = (EAGER, *OURS, "onnx fp32", "onnx int8")
 CHANCE = 1.1
-"""Factor by which float32 may take longer by chance: torch and we read the same bytes there, and ours
+"""Factor by which float32 may take longer by chance: torch and we read the same bytes, and ours
 took 0.87 to 1.04 times torch's time in 14 runs of 60 steps beside other work."""
 
 
