@@ -16,23 +16,23 @@ from unittest.mock import patch
 
 import torch
 
-from cortext.training import cuda_paths
 from cortext.training.distributed import own_device
 from cortext_bench.training.compare import shapes
 from cortext_bench.training.sides import Ours, SidePlan
 from cortext_bench.training.worker import TrainingWorker
+from cortext_cuda import paths
 from gpu_sections import BF16
 
 if TYPE_CHECKING:
     from gpu_check import Checks
 
 SWITCHES: dict[str, tuple[str, Any]] = {
-    "CTC": ("cortext.training.ctc_cuda.why_not", "turned off"),
-    "graph": ("cortext.training.torch_backend.why_not", "turned off"),
-    "GRU": ("cortext.models.layers.path_taken", "a CUDA graph"),
-    "blocks": ("cortext.models.fused.why_not_blocks", "turned off"),
-    "read-in": ("cortext.models.inputs.why_no_kernels", "turned off"),
-    "smoothing": ("cortext.training.batches.why_no_kernels", "turned off"),
+    "CTC": ("cortext_cuda.ctc.why_not", "turned off"),
+    "graph": ("cortext_cuda.step_graphs.why_not", "turned off"),
+    "GRU": ("cortext_cuda.recurrence_paths.path_taken", "a CUDA graph"),
+    "blocks": ("cortext_cuda.fused.why_not_blocks", "turned off"),
+    "read-in": ("cortext_cuda.networks.why_no_kernels", "turned off"),
+    "smoothing": ("cortext_cuda.kernels.why_no_kernels", "turned off"),
 }
 """The function that decides about each part, and its answer where the part is off. Clipping inside
 AdamW is an attribute of the optimiser instead."""
@@ -142,7 +142,7 @@ def check_paths(checks: Checks) -> None:
     if not checks.on_gpu:
         checks.cannot_run("fast paths", "they need a GPU")
         return
-    for part in cuda_paths.PARTS:
+    for part in paths.PARTS:
         if why := part.why_not(own_device(checks.device)):
             checks.cannot_run(part.name, why)
         else:

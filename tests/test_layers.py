@@ -15,6 +15,7 @@ CORE = "cortext"
 STANDS_ON = {
     "cortext_data": set(),
     "cortext_lm": set(),
+    "cortext_cuda": set(),
     "cortext_tpu": set(),
     "cortext_live": {"cortext_lm", "cortext_data"},
     "cortext_speechllm": {"cortext_lm", "cortext_live"},
@@ -23,6 +24,7 @@ STANDS_ON = {
     "cortext_bench": {
         "cortext_data",
         "cortext_lm",
+        "cortext_cuda",
         "cortext_tpu",
         "cortext_live",
         "cortext_speechllm",

@@ -10,6 +10,7 @@ needed, so that nothing here imports what stands on it:
 | `cortext.clusters` | `ray`: what `WordSearch` calls to decode on a Ray cluster |
 | `cortext.evaluations` | `online`: the function of `cortext evaluate --online` |
 | `cortext.backends` | `torchax`, `tensorflow`: a class like `cortext.training.backend.JobBackend` |
+| `cortext.kernels` | `cuda`: a module with the functions of `cortext.cuda.Kernels` |
 | `cortext.language_models` | a module that trains a language model: `neural` |
 """
 

@@ -50,11 +50,11 @@ def torch_devices(tpu: str | None) -> list[Device]:
 
     devices: list[Device] = [{"kind": "cpu", "name": _processor(), "memory_gib": _memory_gib()}]
     for number in range(torch.cuda.device_count()):
-        from cortext.training.cuda_paths import describe_paths
+        from cortext.cuda import kernels
 
         found, device = torch.cuda.get_device_properties(number), torch.device("cuda", number)
         gpu = {"kind": "cuda", "name": found.name, "memory_gib": _gib(found.total_memory)}
-        devices.append(gpu | {"paths": describe_paths(device)})
+        devices.append(gpu | {"paths": kernels().describe_paths(device)})
     return devices
 
 

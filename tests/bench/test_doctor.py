@@ -8,16 +8,13 @@ import time
 from pathlib import Path
 
 import pytest
-import torch
 from packaging.specifiers import SpecifierSet
 
 from cortext.cli import run as cortext
 from cortext.data import open_packed
 from cortext.entry_points import joined
 from cortext.errors import RunError
-from cortext.models.nvrtc import KernelError
 from cortext.processor import describe_int8, describe_vectors
-from cortext.training import ctc_cuda, cuda_paths
 from cortext_bench import doctor
 from cortext_bench.doctor import ProbeAnswer, ask, examine, take_steps
 from cortext_tpu import versions
@@ -491,42 +488,3 @@ def test_the_report_says_how_each_gpu_trains(machine):
     found = examine(ask=answers({"torch": [CPU, gpu, gpu]}))
     assert found.computes[-3] == describe_int8()
     assert found.computes[-2:] == ["a GPU: CTC: ours", "a GPU: step: whole"]
-
-
-def test_a_path_that_is_not_taken_says_why():
-    part = cuda_paths.Part("CTC", "ours", "torch's", lambda device: "no NVRTC")
-    assert part.describe(torch.device("cuda", 0)) == "CTC: torch's (no NVRTC)"
-    part = cuda_paths.Part("CTC", "ours", "torch's", lambda device: None)
-    assert part.describe(torch.device("cuda", 0)) == "CTC: ours"
-
-
-def test_a_machine_without_nvrtc_gets_a_line_for_each_part(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None: (9, 0))
-    device = torch.device("cuda", 0)
-    monkeypatch.setattr(ctc_cuda, "_cannot_compile", lambda device: "libnvrtc.so.13 is missing")
-    monkeypatch.setattr(
-        cuda_paths, "path_of", lambda device, n_units: ("a graph", f"not {n_units}")
-    )
-    monkeypatch.setattr(cuda_paths.fused, "why_not_blocks", lambda model, device: None)
-    monkeypatch.setattr(cuda_paths.fused, "why_no_kernels", lambda check, device: f"{check}: no")
-    assert cuda_paths.describe_paths(device) == [
-        "compute capability 9.0",
-        "a training step: kernel by kernel (libnvrtc.so.13 is missing)",
-        "CTC: torch's, which waits (libnvrtc.so.13 is missing)",
-        "a GRU of 768 units, in 16 bits: kernels for each frame (not 768)",
-        "a GRU of 256 units, in 16 bits: kernels for each frame (not 256)",
-        "a Transformer, in 16 bits: fused kernels",
-        "day layers, in 16 bits: torch's kernels (cortext.models.fused_checks:check_softsign: no)",
-        "noise and smoothing: torch's kernels (cortext.features.smooth_check:check_smoothing: no)",
-    ]
-
-
-def test_an_error_of_the_compiler_is_a_reason_for_torchs_ctc(monkeypatch):
-    def fails(name, device):
-        raise KernelError("NVRTC did not compile a kernel:\nerror")
-
-    monkeypatch.setattr(ctc_cuda, "_kernel", fails)
-    ctc_cuda._cannot_compile.cache_clear()
-    why = ctc_cuda.why_not(torch.device("cuda", 0), 10)
-    ctc_cuda._cannot_compile.cache_clear()
-    assert why == "NVRTC did not compile a kernel:"

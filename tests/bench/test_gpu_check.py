@@ -13,7 +13,7 @@ import gpu_check
 import gpu_page
 import gpu_variants
 from cortext.errors import MissingLibrary
-from cortext.training import ctc_cuda
+from cortext_cuda import ctc
 
 RESULTS = sorted((gpu_page.PAGE.parents[2] / "benchmarks" / "results").glob("gpu-bench-*.json"))
 
@@ -91,9 +91,9 @@ def test_a_table_of_variants_compares_each_with_the_one_above_and_the_first():
 def test_a_part_that_is_turned_off_says_why_it_is_not_taken():
     device = torch.device("cuda", 0)
     with gpu_variants.only(("optimizer", "graph")):
-        assert "turned off" in ctc_cuda.why_not(device, 10)
+        assert "turned off" in ctc.why_not(device, 10)
     with gpu_variants.only(("CTC",)):
-        assert "511" in ctc_cuda.why_not(device, 512)
+        assert "511" in ctc.why_not(device, 512)
 
 
 def test_the_page_gets_the_tables_of_a_result_and_keeps_what_that_lacks():

@@ -1,4 +1,4 @@
-// Starts the kernels of src/cortext/training/ctc.cu on a CPU, with pointers to their arguments as
+// Starts the kernels of src/cortext_cuda/ctc.cu on a CPU, with pointers to their arguments as
 // CUDA takes them.
 #include "cuda_on_cpu.hpp"
 

@@ -9,7 +9,7 @@ B trials, T bins, C features.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
@@ -207,7 +207,7 @@ def prepare(
     extra: Sequence[Augmenter] = (),
     *,
     clear_padding: bool = False,
-    in_one_kernel: bool = False,
+    in_one_kernel: Callable[..., torch.Tensor] | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Prepare a batch for the model: augment it (in training, with a generator), and smooth it.
 
@@ -221,7 +221,7 @@ def prepare(
         extra: Augmentations that follow the release's, before smoothing or after it.
         clear_padding: Zero the bins after each trial. A model that fills a trial's last patch with
             zeros needs it: smoothing spreads the trial's last bins, and noise, over them.
-        in_one_kernel: On CUDA, augment and smooth in one of Triton's kernels, if `settings` allow.
+        in_one_kernel: Kernel of `cortext_cuda` that augments and smooths, if `settings` allow.
 
     Returns:
         Features float32 [b, T, C] and bins int64 [b] of the b trials of `rows`.
@@ -233,10 +233,10 @@ def prepare(
     n_trials = len(x_BTC)
     if generator is not None:
         check_type(generator, torch.Generator, "generator", "a torch.Generator")
-    in_one_kernel = in_one_kernel and len(later) == len(extra) and _is_simple(settings)
-    if generator is not None and in_one_kernel:
+    is_simple = len(later) == len(extra) and _is_simple(settings)
+    if generator is not None and in_one_kernel and is_simple:
         x_BTC, every_B = _augment_and_smooth(
-            x_BTC, n_bins_B, settings, generator, rows, clear_padding
+            in_one_kernel, x_BTC, n_bins_B, settings, generator, rows, clear_padding
         )
     else:
         x_BTC, every_B = _augment_then_smooth(
@@ -282,6 +282,7 @@ def _is_simple(settings: Augmentation) -> bool:
 
 
 def _augment_and_smooth(
+    in_one_kernel: Callable[..., torch.Tensor],
     x_BTC: torch.Tensor,
     n_bins_B: torch.Tensor,
     settings: Augmentation,
@@ -290,8 +291,6 @@ def _augment_and_smooth(
     clear_padding: bool,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Do what `_augment_then_smooth` does with the same draws, in one kernel on a GPU."""
-    from cortext.features import smooth_kernel
-
     x_BTC = x_BTC.contiguous()
     noise, offset, cut = None, None, 0
     if settings.white_noise_std > 0:
@@ -302,7 +301,7 @@ def _augment_and_smooth(
         cut = _draw(settings.random_cut, generator)
     n_bins_B = n_bins_B - cut
     taps_K = gaussian_kernel(settings.smooth_kernel_std, settings.smooth_kernel_size)
-    x_BTC = smooth_kernel.smooth(
+    x_BTC = in_one_kernel(
         x_BTC[rows, cut:],
         to_device(torch.from_numpy(taps_K), x_BTC.device),
         None if noise is None else noise[:, cut:],

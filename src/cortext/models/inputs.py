@@ -17,8 +17,8 @@ from torch import nn
 
 from cortext.arguments import as_count, check_type
 from cortext.config import check_fields
+from cortext.cuda import kernels
 from cortext.errors import ConfigError, wrong_type
-from cortext.models.fused import CHECK_SOFTSIGN, in_16_bits, why_no_kernels
 from cortext.models.layers import day_affine, dropout, patches
 
 
@@ -101,32 +101,15 @@ class DayLayers(nn.Module):
         # Dropout comes before the patches. A dropped value is then missing in all overlapping
         # patches; otherwise the model could read it from the next patch.
         p = self.config.input_network.input_layer_dropout
-        if self._fuses_softsign(x_BTC):
-            from cortext.models.fused_blocks import draw_seeds, softsign
-
-            assert day_B is not None
-            x_BTC = day_affine(x_BTC, day_B, self.day_weight, self.day_bias)
-            x_BTC = softsign(x_BTC, draw_seeds(x_BTC.device), p)
-        else:
+        on_cuda = self.training and x_BTC.device.type == "cuda"
+        fused_BTC = kernels().softsign(self, x_BTC, day_B) if on_cuda else None
+        if fused_BTC is None:
             x_BTC = dropout(self.day_layer(x_BTC, day_B), p, self.training)
+        else:
+            x_BTC = fused_BTC
         if self.config.patch_size:
             x_BTC = patches(x_BTC, self.config.patch_size, self.config.patch_stride)
         return x_BTC
-
-    def why_not_fused(self, device: torch.device) -> str | None:
-        """Return why torch's own kernels train the model in 16 bits; None for fused ones.
-
-        Called first before a CUDA graph is captured.
-        """
-        softsign = self.has_days and self.config.input_network.day_layer == "softsign"
-        return why_no_kernels(CHECK_SOFTSIGN, device) if softsign else None
-
-    def _fuses_softsign(self, x_BTC: torch.Tensor) -> bool:
-        """Tell whether one kernel computes softsign and dropout."""
-        softsign = self.has_days and self.config.input_network.day_layer == "softsign"
-        if not softsign or self.read_in is not None or not in_16_bits(self, x_BTC):
-            return False
-        return why_no_kernels(CHECK_SOFTSIGN, x_BTC.device) is None
 
     def day_layer(self, x_BTC: torch.Tensor, day_B: torch.Tensor | None) -> torch.Tensor:
         """Bring smoothed features [B, T, C] of each day into the space that all days share.

@@ -15,15 +15,13 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from cortext.models.gru_graph import graphed, in_16_bits_on_cuda
-from cortext.models.gru_kernel import in_one_kernel
+from cortext.cuda import kernels
 from cortext.models.recurrence import (
     recurrence,
     refuse_second_derivatives,
     with_padding,
     without_padding,
 )
-from cortext.models.recurrence_paths import KERNEL, path_taken
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -314,8 +312,8 @@ def gru(
     """Run a one-directional, batch-first `nn.GRU`, without the padding if that is faster.
 
     With gradients on a CPU, `recurrence.py` computes it, in float32 or bfloat16. In training in 16
-    bits on a GPU, `gru_kernel.py` or `gru_graph.py` does; `recurrence_paths.py` says which. In all
-    other cases (and always in float64) the module runs itself, with cuDNN on a GPU.
+    bits on a GPU, `cortext_cuda` does. In all other cases (and always in float64) the module runs
+    itself, with cuDNN on a GPU.
 
     Args:
         module: The GRU.
@@ -337,8 +335,9 @@ def gru(
         or not torch.is_grad_enabled()
         or state_LBD.dtype == torch.float64
     ):
-        if n_patches_B is not None and torch.is_grad_enabled() and in_16_bits_on_cuda(x_BPI):
-            found = _in_16_bits(module, x_BPI, state_LBD, layers or range(module.num_layers))
+        on_cuda = x_BPI.device.type == "cuda"
+        if n_patches_B is not None and torch.is_grad_enabled() and on_cuda:
+            found = kernels().gru(module, x_BPI, state_LBD, layers or range(module.num_layers))
             if found is not None:
                 return found
         if layers is not None:
@@ -353,29 +352,12 @@ def gru(
     last = []
     ends_B = torch.tensor(lengths).cumsum(0)
     for layer, state_BD in zip(layers or range(module.num_layers), state_LBD, strict=True):
-        w_ih, w_hh, b_ih, b_hh = _weights(module, layer)
+        w_ih, w_hh, b_ih, b_hh = layer_weights(module, layer)
         if layer:  # between layers, as nn.GRU does
             x_NI = dropout(x_NI, module.dropout, module.training)
         x_NI = recurrence(F.linear(x_NI, w_ih, b_ih), lengths, state_BD, w_hh, b_hh)
         last.append(x_NI[ends_B - 1])
     return with_padding(x_NI, lengths, n_patches), torch.stack(last)
-
-
-def _in_16_bits(
-    module: nn.GRU, x_BPI: torch.Tensor, state_LBD: torch.Tensor, layers: range
-) -> tuple[torch.Tensor, torch.Tensor] | None:
-    """Run layers of a GRU in training on CUDA; None where cuDNN is faster; see `gru`."""
-    p = module.dropout if module.training else 0.0
-    if layers.start:  # between layers, as nn.GRU does
-        x_BPI = dropout(x_BPI, p, module.training)
-    weights = [_weights(module, layer) for layer in layers]
-    if path_taken(x_BPI.device, module.hidden_size) != KERNEL:
-        return graphed(module, x_BPI, state_LBD, weights, p)
-    n_trials, n_patches, _ = x_BPI.shape
-    starts_B = n_patches * torch.arange(n_trials + 1, dtype=torch.int32, device=x_BPI.device)
-    x_NI = x_BPI.flatten(0, 1)
-    hidden_ND, state_LBD = in_one_kernel(x_NI, starts_B, n_patches, state_LBD, weights, p)
-    return hidden_ND.view(n_trials, n_patches, -1), state_LBD
 
 
 def _some_layers(
@@ -384,7 +366,7 @@ def _some_layers(
     """Run some layers of a GRU by torch's own function; see `gru`."""
     if layers.start:
         x_BPI = dropout(x_BPI, module.dropout, module.training)
-    weights = [weight for layer in layers for weight in _weights(module, layer)]
+    weights = [weight for layer in layers for weight in layer_weights(module, layer)]
     between = module.dropout if len(layers) > 1 else 0.0
     found: tuple[torch.Tensor, torch.Tensor] = torch.gru(
         x_BPI, state_LBD, weights, True, len(layers), between, module.training, False, True
@@ -392,7 +374,7 @@ def _some_layers(
     return found
 
 
-def _weights(module: nn.GRU, layer: int) -> list[torch.Tensor]:
+def layer_weights(module: nn.GRU, layer: int) -> list[torch.Tensor]:
     """Return input weights, recurrent weights, and the biases of both."""
     names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
     return [getattr(module, f"{name}_l{layer}") for name in names]

@@ -47,13 +47,12 @@ import torch.nn.functional as F
 from torch import nn
 
 from cortext.arguments import as_count
+from cortext.cuda import kernels
 from cortext.errors import ConfigError
 from cortext.memory import to_device
-from cortext.models import fused
 from cortext.models.heads import outputs, read_out_layer
 from cortext.models.inputs import LAYERS, UNITS, DayLayers, InputNetworkConfig, check_settings
 from cortext.models.layers import attention, by_distance, dropout
-from cortext.models.packing import pack
 from cortext.models.recurrence import with_padding, without_padding
 from cortext.models.registry import Output, register
 
@@ -145,7 +144,6 @@ class Transformer(DayLayers):
 
     Config: ClassVar[type] = TransformerConfig
     pads_last_patch: ClassVar[bool] = True
-    packs_rows: ClassVar[bool] = True  # in training on CUDA; see `packing`
     # What adapts to a new day without day layers, as in DietCORP (Feghhi et al., 2507.02800).
     adapted: ClassVar[tuple[str, ...]] = ("patch_norm", "embedding")
 
@@ -236,12 +234,10 @@ class Transformer(DayLayers):
         n_patches_B: torch.Tensor | None,
     ) -> tuple[torch.Tensor, torch.Tensor | None, State | None]:
         """Compute the hidden units of the last and the intermediate layer, and the state."""
-        if (
-            n_patches_B is not None
-            and fused.in_16_bits(self, x_BTC)
-            and not self.why_not_fused(x_BTC.device)
-        ):
-            return *self._run_packed(x_BTC, day_B, n_patches_B), None
+        if n_patches_B is not None and self.training and x_BTC.device.type == "cuda":
+            found = kernels().transformer(self, x_BTC, day_B, n_patches_B)
+            if found is not None:
+                return *found, None
         x_BPD = self.embed(x_BTC, day_B)
         one_length = n_patches_B is None or len(x_BPD) == 1
         if self.config.attention != "causal" or self.training or not one_length:
@@ -251,36 +247,14 @@ class Transformer(DayLayers):
         hidden_BPD, state = self.blocks.advance(x_BPD, state or self.first_state(len(x_BPD)))
         return hidden_BPD, None, state
 
-    def why_not_fused(self, device: torch.device) -> str | None:
-        """See `DayLayers`."""
-        return fused.why_not_blocks(self.config, device)
-
-    def _run_packed(
-        self, x_BTC: torch.Tensor, day_B: torch.Tensor, n_patches_B: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Compute what `_run` does in training on CUDA, on the trials' own patches alone."""
-        from cortext.models import fused_blocks  # needs Triton
-
-        x_BPI = self.inputs(x_BTC, day_B)
-        rows = pack(n_patches_B, x_BPI.shape[1], x_BPI.device)
-        if x_BPI.requires_grad or self.patch_width > fused_blocks.MOST_WIDTH:
-            normed_NI = self.patch_norm(rows.without_padding(x_BPI).float())
-        else:
-            dtype = torch.get_autocast_dtype(x_BPI.device.type)
-            normed_NI = fused_blocks.norm_rows(x_BPI, rows, self.patch_norm, dtype)
-        x_ND = self._embed(normed_NI)
-        hidden_ND, middle_ND = fused_blocks.run_blocks(self.blocks, x_ND, rows)
-        middle_BPD = None if middle_ND is None else rows.with_padding(middle_ND)
-        return rows.with_padding(hidden_ND), middle_BPD
-
     def embed(self, x_BTC: torch.Tensor, day_B: torch.Tensor) -> torch.Tensor:
         """Embed the patches of smoothed features [B, T, C], float [B, P, D]."""
         x_BPI = self.inputs(x_BTC, day_B)
         # LayerNorms read float32, and what the blocks add up is float32, in mixed precision, too:
         # from bfloat16, a CPU sums the gradients of a LayerNorm's weights with errors of 5 to 50 %.
-        return self._embed(self.patch_norm(x_BPI.to(self.patch_norm.weight.dtype)))
+        return self.embed_patches(self.patch_norm(x_BPI.to(self.patch_norm.weight.dtype)))
 
-    def _embed(self, normed_BPI: torch.Tensor) -> torch.Tensor:
+    def embed_patches(self, normed_BPI: torch.Tensor) -> torch.Tensor:
         """Embed normalised patches [..., I], float [..., D]."""
         embedded_BPD = self.embedding(normed_BPI)
         x_BPD = self.embedding_norm(embedded_BPD.to(self.embedding_norm.weight.dtype))

@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from cortext.cuda import kernels
 from cortext.data.packed import PackedSplit
 from cortext.data.sampler import DayBalancedSampler
 from cortext.features import Augmentation, Augmenter, prepare
 from cortext.memory import to_device
-from cortext.models.fused import CHECK_SMOOTHING, why_no_kernels
 from cortext.training.memory import ResidentTrials
 
 # Independent streams of random numbers.
@@ -121,9 +121,7 @@ class Batches:
         self.extra = extra
         self.clear_padding = clear_padding
         self.participant = participant
-        self.in_one_kernel = (
-            device.type == "cuda" and why_no_kernels(CHECK_SMOOTHING, device) is None
-        )
+        self.in_one_kernel = kernels().smoothing(device) if device.type == "cuda" else None
 
     def batch(
         self,

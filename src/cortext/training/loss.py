@@ -15,6 +15,7 @@ import torch
 
 from cortext.arguments import check_type
 from cortext.config import check_fields
+from cortext.cuda import kernels
 from cortext.data.checks import frames_needed
 from cortext.data.packed import PackedSplit
 from cortext.errors import ConfigError, DataError
@@ -262,9 +263,7 @@ def ctc_loss(
         return own(logits_BPV, n_patches_B, labels_BU, n_labels_B, blank)
     _check_shapes(logits_BPV, n_patches_B, labels_BU, n_labels_B)
     if logits_BPV.device.type == "cuda":
-        from cortext.training.ctc_cuda import cuda_ctc_loss
-
-        own_B = cuda_ctc_loss(logits_BPV, n_patches_B, labels_BU, n_labels_B, blank)
+        own_B = kernels().ctc_loss(logits_BPV, n_patches_B, labels_BU, n_labels_B, blank)
         if own_B is not None:
             return own_B
     # CTC adds up log-probabilities over hundreds of frames; bfloat16 keeps two to three digits.

@@ -6,8 +6,9 @@ B trials, P patches, V tokens.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Generator, Hashable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,29 +16,35 @@ import numpy as np
 import torch
 from torch import nn, profiler
 
+from cortext.cuda import kernels
 from cortext.errors import RunError
 from cortext.features import build_augmentations
-from cortext.models import Output, fused, read_output
-from cortext.models.gru_graph import in_larger_graph
-from cortext.models.inputs import DayLayers
+from cortext.models import Output, read_output
 from cortext.models.precision import autocast, full_float32, uses_bf16
-from cortext.models.transformer import Block, Transformer
+from cortext.models.transformer import Block
 from cortext.plugins import blaming
 from cortext.training.backend import DeviceSpec, Job, StepResult, StepValues
 from cortext.training.batches import DROPOUT, Batches, TrainBatch, derived_seed
-from cortext.training.cuda_graphs import Graphs
 from cortext.training.distributed import Processes, own_device, own_random_numbers, processes
-from cortext.training.graphed_step import (
-    GraphedForward,
-    GraphedSteps,
-    Rates,
-    StaticBatch,
-    why_not,
-)
 from cortext.training.loss import check_losses
 from cortext.training.memory import resident_trials
 from cortext.training.optim import Optimizer, day_learning_rate, learning_rate
 from cortext.training.progress import say
+
+
+@dataclass
+class Rates:
+    """Rates of a step, which change from step to step: floats, or tensors on the device.
+
+    Attributes:
+        lr: Learning rate of all parameters but the day layers.
+        day_lr: Learning rate of the day layers.
+        fraction: Share of the training that is done, in [0, 1).
+    """
+
+    lr: float | torch.Tensor
+    day_lr: float | torch.Tensor
+    fraction: float | torch.Tensor
 
 
 class TorchBackend:
@@ -69,16 +76,10 @@ class TorchBackend:
             participant=job.participant,
         )
         self.bf16 = uses_bf16(config.precision, self.host.type)
-        if self.host.type == "cuda" and self.bf16:
-            reason = network.why_not_fused(self.host) if isinstance(network, DayLayers) else None
-            say(f"no fused kernels train the model: {reason}", job.shown and reason is not None)
         self.optimizer = Optimizer(network, config)
         self.network = job.processes.wrap(network, all_used=job.all_used)
         self.blamed = network, job.loss
-        self.steps: GraphedSteps | None = None
-        self.forwards: GraphedForward | None = None
-        if self.host.type == "cuda":
-            self._replay_graphs()
+        self.graphs = kernels().step_graphs(self) if self.host.type == "cuda" else None
 
     @staticmethod
     def profiled(folder: Path, first: int, end: int) -> AbstractContextManager[Callable[[], None]]:
@@ -115,30 +116,22 @@ class TorchBackend:
             day_learning_rate(config, step),
             step / config.num_training_batches,
         )
-        if self.steps is not None and not self.steps.graphs.failed:
-            torch.manual_seed(seed)
-            return StepResult(step, batch.indices, *self.steps(batch, rates))
+        if self.graphs is not None:
+            replayed = self.graphs.update(batch, rates, seed)
+            if replayed is not None:
+                return StepResult(step, batch.indices, *replayed)
         pieces = min(most_pieces, len(batch))
         finished, indices = [], []
         for piece in range(pieces):
             part = batch.part(piece, pieces) if pieces > 1 else batch
             torch.manual_seed(seed + piece)  # different dropout for each piece and process
-            finished.append(self._add_gradients(part, rates, piece == pieces - 1))
+            finished.append(self.add_gradients(part, rates, piece == pieces - 1))
             indices.append(part.indices)
         norm = self.optimizer.move(batch.days, rates.lr, rates.day_lr)
         losses = {name: torch.cat([part[name] for part in finished]) for name in finished[0]}
         return StepResult(step, np.concatenate(indices), losses, norm)
 
-    def _take(
-        self, batch: TrainBatch, rates: Rates
-    ) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
-        """Take a step of one piece; see `Step`."""
-        self.optimizer.clear()  # of what a capture may have left that failed
-        with in_larger_graph():
-            losses = self._add_gradients(batch, rates, True)
-        return losses, self.optimizer.move(batch.days, rates.lr, rates.day_lr)
-
-    def _add_gradients(self, part: TrainBatch, rates: Rates, last: bool) -> dict[str, torch.Tensor]:
+    def add_gradients(self, part: TrainBatch, rates: Rates, last: bool) -> dict[str, torch.Tensor]:
         """Add the gradients of a piece of a batch; return its losses by name.
 
         Args:
@@ -159,54 +152,6 @@ class TorchBackend:
                 share.backward()  # type: ignore[no-untyped-call]
         return {name: loss_B.detach() for name, loss_B in losses.items()}
 
-    def _replay_graphs(self) -> None:
-        """Replay steps and forward passes as CUDA graphs, or say why that cannot be."""
-        job, settings = self.job, self.job.config.dataset
-        steps = Graphs(
-            self.host, "steps", lambda: why_not(job, self.bf16), self._changed, job.shown
-        )
-        if steps.failed:
-            return
-        batch = StaticBatch(
-            self.host,
-            n_trials=settings.batch_size,
-            n_bins=int(job.split.n_bins_N.max()),
-            n_features=job.split.n_features,
-            n_labels=int(job.split.n_labels_N.max()),
-            n_days=settings.days_per_batch,
-            n_patches=job.model.network.n_patches,
-        )
-        network: Any = job.model.network
-        packs = self.bf16 and isinstance(network, Transformer)
-        packs = packs and fused.why_not_blocks(network.config, self.host) is None
-        self.steps = GraphedSteps(self._take, batch, self._facts, steps, packs=packs)
-        passes = Graphs(self.host, "forward passes", steps.why_not, shown=job.shown)
-        self.forwards = GraphedForward(self._forward, self.steps, passes)
-
-    def _changed(self) -> list[torch.Tensor]:
-        """Return the tensors that a step changes."""
-        return [*self.job.model.network.parameters(), *self.optimizer.tensors()]
-
-    def _facts(self) -> Hashable:
-        """Return what a graph takes over as it was when it was captured.
-
-        A callback may move weights to other memory, freeze some, or change dropout.
-        """
-        network: nn.Module = self.job.model.network
-        places = tuple((tensor.data_ptr(), tensor.requires_grad) for tensor in self._changed())
-        modules = tuple(
-            (
-                getattr(module, "dropout", None),
-                *map(len, (module._forward_hooks, module._forward_pre_hooks)),
-            )
-            for module in network.modules()
-        )
-        settings = (
-            repr(getattr(network, "config", None)),
-            repr(getattr(self.job.loss, "config", None)),
-        )
-        return places, modules, settings
-
     def read(self, updates: list[StepResult]) -> list[StepValues]:
         """See `Backend`."""
         if not updates:
@@ -224,11 +169,11 @@ class TorchBackend:
 
     def forward(self, batch: TrainBatch) -> Output:
         """See `Backend`."""
-        if self.forwards is None or self.forwards.graphs.failed or torch.is_grad_enabled():
-            return self._forward(batch)
-        return self.forwards(batch)
+        replayed: Output | None = None if self.graphs is None else self.graphs.forward(batch)
+        return self.run_model(batch) if replayed is None else replayed
 
-    def _forward(self, batch: TrainBatch) -> Output:
+    def run_model(self, batch: TrainBatch) -> Output:
+        """Do what `forward` does, without CUDA graphs."""
         with self.evaluating() as network, blaming(network):
             found = network(batch.x_BTC, batch.day_B, n_patches_B=batch.n_patches_B)
         return read_output(found)._replace(state=None)

@@ -12,9 +12,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from cortext.models import fused_blocks as fused
-from cortext.models.packing import pack
 from cortext.models.transformer import Transformer, TransformerConfig
+from cortext_cuda import fused_blocks as fused
+from cortext_cuda.networks import run_packed
+from cortext_cuda.packing import pack
 
 P = 0.35
 """Dropout in these checks."""
@@ -200,7 +201,7 @@ def _check_whole(device: torch.device, n_units: int, n_heads: int, head_units: i
         d_BPV = torch.randn(3, max(LENGTHS), 5, device=device) * own_BP[..., None]
         weights = [weight for weight in network.parameters() if weight.requires_grad]
         with torch.autocast(device.type, DTYPE):
-            hidden_BPD, _ = network._run_packed(x_BTC, day_B, n_patches_B)
+            hidden_BPD, _ = run_packed(network, x_BTC, day_B, n_patches_B)
             logits_BPV = network.out(hidden_BPD).float()
         found = logits_BPV * own_BP[..., None], *torch.autograd.grad(logits_BPV, weights, d_BPV)
         with torch.autocast(device.type, enabled=False):

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 
 import torch
 
-from cortext.models import fused
-from cortext.models.recurrence_paths import KERNEL, path_of
-from cortext.training import ctc_cuda
 from cortext.training.config import read_train_config
+from cortext_cuda import ctc, fused
+from cortext_cuda.recurrence_paths import KERNEL, path_of
 
 WIDTHS = (768, 256)
 """Hidden units of the GRUs of the recipes `gru` and `demo`."""
@@ -41,7 +40,7 @@ class Part:
 
 
 def _ctc(device: torch.device) -> str | None:
-    return ctc_cuda.why_not(device, ctc_cuda.MOST_LABELS)
+    return ctc.why_not(device, ctc.MOST_LABELS)
 
 
 def _gru(n_units: int) -> Callable[[torch.device], str | None]:

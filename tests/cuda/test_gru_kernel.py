@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import nn
 
-from cortext.models import gru_kernel, nvrtc, recurrence_paths
-from cortext.models.gru_kernel import in_one_kernel
+from cortext_cuda import gru_kernel, nvrtc, recurrence_paths
+from cortext_cuda.gru_kernel import in_one_kernel
 
 SOURCE = Path(gru_kernel.__file__).with_suffix(".cu")
 FEW = {"forward": 2, "backward": 3}
@@ -248,7 +248,7 @@ def test_a_path_and_its_reason(monkeypatch, caplog):
         recurrence_paths.GRAPH,
         "one kernel: hidden units differ from torch's by 0.5",
     )
-    assert asked == [("cortext.models.gru_kernel:check_kernel", card, 768)]
+    assert asked == [("cortext_cuda.gru_kernel:check_kernel", card, 768)]
 
     def fails(*_):
         raise nvrtc.KernelError("nvrtc: error: invalid value for --gpu-architecture\nand more")

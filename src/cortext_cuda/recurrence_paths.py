@@ -6,10 +6,14 @@ import logging
 from functools import cache
 
 import torch
+from torch import nn
 
-from cortext.models import gru_kernel
-from cortext.models.nvrtc import KernelError
-from cortext.models.proofs import why_not
+from cortext.models.layers import dropout, layer_weights
+from cortext_cuda import gru_kernel
+from cortext_cuda.gru_graph import graphed
+from cortext_cuda.gru_kernel import in_one_kernel
+from cortext_cuda.nvrtc import KernelError
+from cortext_cuda.proofs import why_not
 
 KERNEL, GRAPH, CPU = "one kernel", "a CUDA graph", "the CPU's pass"
 
@@ -40,7 +44,7 @@ def path_of(device: torch.device, n_units: int) -> tuple[str, str]:
     if groups < gru_kernel.FEWEST_GROUPS:
         n_trials = groups * gru_kernel.TRIALS
         return GRAPH, f"this card runs only {n_trials} trials of {n_units} units in one kernel"
-    if why := why_not("cortext.models.gru_kernel:check_kernel", device, n_units):
+    if why := why_not("cortext_cuda.gru_kernel:check_kernel", device, n_units):
         return GRAPH, f"one kernel: {why}"
     return KERNEL, f"{n_units} units fit on the chip"
 
@@ -52,6 +56,28 @@ def path_taken(device: torch.device, n_units: int) -> str:
     if path == GRAPH:
         logging.getLogger(__name__).warning("the GRU is trained with %s: %s", path, why)
     return path
+
+
+def gru(
+    module: nn.GRU, x_BPI: torch.Tensor, state_LBD: torch.Tensor, layers: range
+) -> tuple[torch.Tensor, torch.Tensor] | None:
+    """Run layers of a GRU in training on CUDA; None where cuDNN is faster, and in float32.
+
+    See `cortext.models.layers.gru`.
+    """
+    if not torch.is_autocast_enabled("cuda"):
+        return None
+    p = module.dropout if module.training else 0.0
+    if layers.start:  # between layers, as nn.GRU does
+        x_BPI = dropout(x_BPI, p, module.training)
+    weights = [layer_weights(module, layer) for layer in layers]
+    if path_taken(x_BPI.device, module.hidden_size) != KERNEL:
+        return graphed(module, x_BPI, state_LBD, weights, p)
+    n_trials, n_patches, _ = x_BPI.shape
+    starts_B = n_patches * torch.arange(n_trials + 1, dtype=torch.int32, device=x_BPI.device)
+    x_NI = x_BPI.flatten(0, 1)
+    hidden_ND, state_LBD = in_one_kernel(x_NI, starts_B, n_patches, state_LBD, weights, p)
+    return hidden_ND.view(n_trials, n_patches, -1), state_LBD
 
 
 def _listed(numbers: tuple[int, ...]) -> str:

@@ -16,9 +16,9 @@ import triton
 from torch import nn
 from torch.autograd.function import once_differentiable
 
-from cortext.models import block_kernels as kernels
 from cortext.models.layers import distance_gradient
-from cortext.models.packing import Rows
+from cortext_cuda import block_kernels as kernels
+from cortext_cuda.packing import Rows
 
 BLOCK = 64
 """Frames, or keys, of a program of the attention."""

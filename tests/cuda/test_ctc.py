@@ -12,12 +12,12 @@ from unittest.mock import MagicMock
 import pytest
 import torch
 
-from cortext.models.nvrtc import _argument
-from cortext.training import ctc_cuda
-from cortext.training.ctc_cuda import cuda_ctc_loss
 from cortext.training.loss import ctc_loss
+from cortext_cuda import ctc
+from cortext_cuda.ctc import cuda_ctc_loss
+from cortext_cuda.nvrtc import _argument
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[2]
 COMPILER = shutil.which(os.environ.get("CXX", "c++"))
 
 
@@ -54,7 +54,7 @@ def library(tmp_path_factory):
     if COMPILER is None:
         pytest.skip("needs a C++ compiler")
     library = tmp_path_factory.mktemp("ctc") / "ctc.so"
-    folders = ["-I", ROOT / "src" / "cortext" / "training"]
+    folders = ["-I", ROOT / "src" / "cortext_cuda"]
     source = ROOT / "tests" / "support" / "ctc_on_cpu.cpp"
     command = [COMPILER, "-O1", "-std=c++17", "-shared", "-fPIC", *folders, source, "-o", library]
     subprocess.run(command, check=True)
@@ -75,8 +75,8 @@ def by_kernels(library, monkeypatch):
 
         return start
 
-    monkeypatch.setattr(ctc_cuda, "why_not", lambda device, n_labels: None)
-    monkeypatch.setattr(ctc_cuda, "_kernel", kernel)
+    monkeypatch.setattr(ctc, "why_not", lambda device, n_labels: None)
+    monkeypatch.setattr(ctc, "_kernel", kernel)
     monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: MagicMock())
 
@@ -122,9 +122,9 @@ def test_logits_of_16_bits_get_a_gradient_of_16_bits(by_kernels):
 
 
 def test_the_proof_on_a_card_passes_and_finds_a_wrong_kernel(by_kernels, monkeypatch):
-    monkeypatch.setattr(ctc_cuda, "CHECKED", ((3, 24, 41, 9), (2, 24, 200, 10)))
-    device, kernel = torch.device("cpu"), ctc_cuda._kernel
-    assert ctc_cuda.check_kernels(device) is None
+    monkeypatch.setattr(ctc, "CHECKED", ((3, 24, 41, 9), (2, 24, 200, 10)))
+    device, kernel = torch.device("cpu"), ctc._kernel
+    assert ctc.check_kernels(device) is None
 
     def spoils(name, change):
         """Change what a kernel of this name has written to its `number`th argument."""
@@ -139,26 +139,26 @@ def test_the_proof_on_a_card_passes_and_finds_a_wrong_kernel(by_kernels, monkeyp
 
         return spoilt
 
-    monkeypatch.setattr(ctc_cuda, "_kernel", spoils("ctc_paths", lambda args: args[9][1].add_(0.1)))
-    assert ctc_cuda.check_kernels(device) == "its losses of 41 tokens are not those of torch"
+    monkeypatch.setattr(ctc, "_kernel", spoils("ctc_paths", lambda args: args[9][1].add_(0.1)))
+    assert ctc.check_kernels(device) == "its losses of 41 tokens are not those of torch"
     noise = iter(range(100))
     change = lambda args: args[10][1].mul_(1 + 1e-6 * next(noise))  # noqa: E731
-    monkeypatch.setattr(ctc_cuda, "_kernel", spoils("ctc_gradient", change))
-    assert ctc_cuda.check_kernels(device) == "its gradients of 41 tokens differ from time to time"
+    monkeypatch.setattr(ctc, "_kernel", spoils("ctc_gradient", change))
+    assert ctc.check_kernels(device) == "its gradients of 41 tokens differ from time to time"
 
 
 def test_a_card_on_which_the_proof_fails_takes_torchs(monkeypatch):
-    monkeypatch.setattr(ctc_cuda, "_cannot_compile", lambda device: None)
+    monkeypatch.setattr(ctc, "_cannot_compile", lambda device: None)
     asked = []
 
     def why_not(check, device):
         asked.append(check)
         return "its losses are wrong"
 
-    monkeypatch.setattr(ctc_cuda.proofs, "why_not", why_not)
-    assert ctc_cuda.why_not(torch.device("cuda", 0), 40) == "its losses are wrong"
+    monkeypatch.setattr(ctc.proofs, "why_not", why_not)
+    assert ctc.why_not(torch.device("cuda", 0), 40) == "its losses are wrong"
     module, _, name = asked[0].partition(":")
-    assert getattr(importlib.import_module(module), name) is ctc_cuda.check_kernels
+    assert getattr(importlib.import_module(module), name) is ctc.check_kernels
 
 
 def test_the_blank_may_be_any_token(by_kernels):
@@ -206,8 +206,8 @@ def test_a_label_that_is_no_token_gives_nan_and_reads_nothing_beyond_the_logits(
 
 
 def test_what_does_not_fit_is_left_to_torch_with_a_reason():
-    assert "cpu" in ctc_cuda.why_not(torch.device("cpu"), 40)
-    assert "511" in ctc_cuda.why_not(torch.device("cuda", 0), 512)
+    assert "cpu" in ctc.why_not(torch.device("cpu"), 40)
+    assert "511" in ctc.why_not(torch.device("cuda", 0), 512)
 
 
 def on_gpu(batch, d_losses_B, lengths_on):
@@ -224,7 +224,7 @@ def on_gpu(batch, d_losses_B, lengths_on):
 @pytest.mark.parametrize("sizes", [(64, 225, 41, 60), (8, 225, 1601, 60), (2, 1000, 41, 500)])
 def test_on_a_gpu_it_is_torchs_on_the_cpu_and_the_same_bits_again(sizes):
     batch, d_losses_B = made_up(*sizes), weights(sizes[0])
-    assert ctc_cuda.why_not(torch.device("cuda", 0), sizes[3]) is None
+    assert ctc.why_not(torch.device("cuda", 0), sizes[3]) is None
     losses_B, d_logits_BPV = on_gpu(batch, d_losses_B, "cpu")
     expected_B, expected_BPV = by_torch(*batch, d_losses_B)
     torch.testing.assert_close(losses_B.double(), expected_B, rtol=1e-6, atol=1e-6)
@@ -240,7 +240,7 @@ def test_a_graph_reads_the_lengths_of_the_batch_that_it_is_replayed_for():
     static = [tensor.cuda() for tensor in first]
     static[0].requires_grad_()
     graph = torch.cuda.CUDAGraph()
-    assert ctc_cuda.why_not(torch.device("cuda", 0), 12) is None  # compiled before it is recorded
+    assert ctc.why_not(torch.device("cuda", 0), 12) is None  # compiled before it is recorded
     with torch.cuda.graph(graph):
         losses_B = ctc_loss(*static)
         (d_logits_BPV,) = torch.autograd.grad(losses_B.sum(), static[0])

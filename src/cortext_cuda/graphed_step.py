@@ -17,22 +17,23 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import nn
 
 from cortext.memory import to_device
-from cortext.models import Output, proofs
-from cortext.models.packing import packed_rows, rounded_rows
+from cortext.models import Output
 from cortext.plugins import is_own
-from cortext.training import ctc_cuda
 from cortext.training.adversarial import Adversarial
 from cortext.training.backend import Job
 from cortext.training.batches import TrainBatch
-from cortext.training.cuda_graphs import Graphs
 from cortext.training.loss import CTC
+from cortext.training.torch_backend import Rates
+from cortext_cuda import ctc, proofs
+from cortext_cuda.cuda_graphs import Graphs
+from cortext_cuda.packing import packed_rows, rounded_rows
 
 PATCHES = 16
 """Batches are padded to a multiple of so many patches."""
@@ -64,24 +65,9 @@ def why_not(job: Job, bf16: bool) -> str | None:
     device = next(network.parameters()).device
     if device.type == "cuda":
         n_labels = padded_labels(int(job.split.n_labels_N.max()))
-        if why := ctc_cuda.why_not(device, n_labels):
+        if why := ctc.why_not(device, n_labels):
             return f"torch's CTC waits for the GPU, and ours cannot run: {why}"
     return None
-
-
-@dataclass
-class Rates:
-    """Rates of a step, which change from step to step: floats, or tensors on the device.
-
-    Attributes:
-        lr: Learning rate of all parameters but the day layers.
-        day_lr: Learning rate of the day layers.
-        fraction: Share of the training that is done, in [0, 1).
-    """
-
-    lr: float | torch.Tensor
-    day_lr: float | torch.Tensor
-    fraction: float | torch.Tensor
 
 
 Step = Callable[[TrainBatch, Rates], tuple[dict[str, torch.Tensor], torch.Tensor]]

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from cortext.models import proofs
+from cortext_cuda import proofs
 
 CAPABILITY = 8, 0
 """Least compute capability, which multiplies bfloat16."""
@@ -17,9 +17,9 @@ HEAD_UNITS = 16, 32, 64, 128
 """Units of a head that the matrix units of a GPU multiply without padding."""
 MOST_UNITS = 2048
 """Hidden units of a frame, which a program holds in registers."""
-CHECK_BLOCKS = "cortext.models.fused_checks:check_blocks"
-CHECK_SOFTSIGN = "cortext.models.fused_checks:check_softsign"
-CHECK_SMOOTHING = "cortext.features.smooth_check:check_smoothing"
+CHECK_BLOCKS = "cortext_cuda.fused_checks:check_blocks"
+CHECK_SOFTSIGN = "cortext_cuda.fused_checks:check_softsign"
+CHECK_SMOOTHING = "cortext_cuda.smooth_kernel:check_smoothing"
 
 
 @cache

@@ -5,6 +5,7 @@ import torch
 from triton_interpreter import HAS_TRITON
 
 from cortext.models.transformer import Transformer, TransformerConfig
+from cortext_cuda.networks import why_not_fused
 
 ON_GPU = torch.cuda.is_available()
 DEVICE = torch.device("cuda" if ON_GPU else "cpu")
@@ -15,7 +16,7 @@ needs_triton = pytest.mark.skipif(not HAS_TRITON, reason="run `make test-triton`
 @pytest.fixture
 def checks(monkeypatch):
     """The checks; the interpreter multiplies float16, not bfloat16."""
-    from cortext.models import fused_checks
+    from cortext_cuda import fused_checks
 
     if not ON_GPU:
         monkeypatch.setattr(fused_checks, "DTYPE", torch.float16)
@@ -40,7 +41,7 @@ def test_kernels_give_the_values_and_gradients_of_the_formulas(checks, check):
 
 @needs_triton
 def test_one_kernel_augments_and_smooths_as_the_single_steps_do():
-    from cortext.features.smooth_check import check_smoothing
+    from cortext_cuda.smooth_kernel import check_smoothing
 
     assert check_smoothing(DEVICE) is None
 
@@ -72,11 +73,11 @@ def test_all_kernels_of_blocks_are_right_on_this_gpu(checks, sizes):
 def test_nothing_is_fused_on_a_cpu():
     config = TransformerConfig(n_units=16, n_layers=1, n_heads=1, head_units=16)
     network = Transformer(config, n_features=4, n_days=1, n_classes=3)
-    assert network.why_not_fused(torch.device("cpu")) == "the device is cpu"
+    assert why_not_fused(network, torch.device("cpu")) == "the device is cpu"
 
 
 def test_sizes_that_no_kernel_has_are_named():
     config = TransformerConfig(n_units=16, n_layers=1, n_heads=1, head_units=24)
     network = Transformer(config, n_features=4, n_days=1, n_classes=3)
     said = "model.head_units is 24, none of 16, 32, 64, 128"
-    assert network.why_not_fused(torch.device("cuda")) == said
+    assert why_not_fused(network, torch.device("cuda")) == said

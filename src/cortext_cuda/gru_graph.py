@@ -39,11 +39,6 @@ _GRAPHS: weakref.WeakKeyDictionary[nn.GRU, dict[Any, _Graph | None]] = weakref.W
 """Graphs of each module by what they were made for; None for something seen once."""
 
 
-def in_16_bits_on_cuda(x: torch.Tensor) -> bool:
-    """Tell whether `graphed` can run a GRU on `x`."""
-    return x.device.type == "cuda" and torch.is_autocast_enabled("cuda")
-
-
 _in_larger = False
 
 

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from cortext.models import packing
 from cortext.models.layers import by_distance, distance_gradient
-from cortext.models.packing import pack, packed_rows, rounded_rows
+from cortext_cuda import packing
+from cortext_cuda.packing import pack, packed_rows, rounded_rows
 
 LENGTHS = torch.tensor([3, 5, 1])
 N_MOST, WIDTH = 5, 2

@@ -5,8 +5,8 @@ import ctypes
 import pytest
 import torch
 
-from cortext.models import nvrtc
-from cortext.models.nvrtc import KernelError, kernel
+from cortext_cuda import nvrtc
+from cortext_cuda.nvrtc import KernelError, kernel
 
 SOURCE = """
 extern "C" __global__ void scaled(const float* x, float* y, float by, int n) {

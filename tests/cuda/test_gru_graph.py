@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from cortext.models import gru_graph
-from cortext.models.gru_graph import PIECE, graphed, layers_side_by_side
+from cortext_cuda import gru_graph
+from cortext_cuda.gru_graph import PIECE, graphed, layers_side_by_side
 
 N_PATCHES = 2 * PIECE + 5
 

@@ -25,8 +25,8 @@ import torch.nn.functional as F
 from torch import nn
 from torch.autograd.function import once_differentiable
 
-from cortext.models.nvrtc import Kernel, kernel
 from cortext.models.precision import full_float32
+from cortext_cuda.nvrtc import Kernel, kernel
 
 UNITS = (256, 512, 768)
 """Numbers of units whose recurrent weights fit on the chip."""

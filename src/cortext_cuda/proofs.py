@@ -5,7 +5,7 @@ error of a kernel ends everything that its process does on the GPU. So a check r
 its own, with a limit on its time. It compares the path's results with those of torch's own
 operations. Its answer is remembered for this card, driver, torch and code.
 
-The process is `python -m cortext.models.proofs CHECK DEVICE NUMBER...`.
+The process is `python -m cortext_cuda.proofs CHECK DEVICE NUMBER...`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import torch
 
 from cortext.files import atomic_write
 
-ANSWER = "cortext.models.proofs: "
+ANSWER = "cortext_cuda.proofs: "
 """Prefix of the line with the answer; libraries write to stdout, too."""
 PLAIN = "CORTEXT_PLAIN_GPU"
 """Environment variable that turns all fast paths off."""
@@ -104,11 +104,13 @@ def _driver() -> str:
 
 @cache
 def _code(module: str) -> str:
-    """Return a checksum of all code beside a module and beside this one, which it may call."""
-    spec = find_spec(module)
-    assert spec is not None
-    assert spec.origin is not None
-    folders = {Path(spec.origin).parent, Path(__file__).parent}
+    """Return a checksum of the code beside a check, of this package, and of what they compare."""
+    folders = set()
+    for name in (module, __name__, "cortext.models", "cortext.features"):
+        spec = find_spec(name)
+        assert spec is not None
+        assert spec.origin is not None
+        folders.add(Path(spec.origin).parent)
     files = (path for folder in sorted(folders) for path in sorted(folder.glob("*.[pc]*")))
     content = b"".join(path.read_bytes() for path in files if path.suffix in (".py", ".cu"))
     return sha256(content).hexdigest()[:16]

@@ -12,20 +12,22 @@ import pytest
 import torch
 from torch import nn
 
-from cortext.models import TransformerConfig, packing
+from cortext.models import TransformerConfig
 from cortext.models.gru import GRU, GRUConfig
-from cortext.training import Trainer, cuda_graphs
+from cortext.training import Trainer
 from cortext.training.batches import TrainBatch
-from cortext.training.cuda_graphs import Graphs
 from cortext.training.distributed import Processes
-from cortext.training.graphed_step import (
+from cortext.training.loss import CTC, CTCConfig
+from cortext.training.torch_backend import Rates
+from cortext_cuda import cuda_graphs, packing
+from cortext_cuda.cuda_graphs import Graphs
+from cortext_cuda.graphed_step import (
     GraphedSteps,
-    Rates,
     StaticBatch,
     padded_bins,
     why_not,
 )
-from cortext.training.loss import CTC, CTCConfig
+from cortext_cuda.step_graphs import StepGraphs
 
 CPU = torch.device("cpu")
 STILL = ["model.rnn_dropout=0", "model.input_network.input_layer_dropout=0"]
@@ -105,7 +107,7 @@ def test_padded_steps_and_forward_passes_give_what_others_give(kind, config, pac
         out = tmp_path / str(padded)
         with Trainer(config, packed, out, overrides=overrides, progress=False) as trainer:
             if padded:
-                trainer.backend._replay_graphs()
+                trainer.backend.graphs = StepGraphs(trainer.backend)
             trainer.run(4)  # with a validation
             results.append((trainer.model.network.state_dict(), trainer.state.last))
     (weights, values), (found, found_values) = results
@@ -240,7 +242,7 @@ def test_a_callback_that_freezes_or_moves_weights_or_changes_dropout_makes_new_g
     short, packed, tmp_path
 ):
     with Trainer(short, packed, tmp_path / "run", progress=False) as trainer:
-        network, facts = trainer.model.network, trainer.backend._facts
+        network, facts = trainer.model.network, StepGraphs(trainer.backend)._facts
         trainer.run(1)
         found = [facts(), facts()]
         assert found[0] == found[1]
@@ -299,7 +301,8 @@ def graphed_run(config, packed, out, pieces, **changes):
             config, packed, out, device="cuda", progress=False, resume=number > 0
         ) as trainer:
             trainer.run(end)
-            graphs = trainer.backend.steps and trainer.backend.steps.graphs
+            steps = trainer.backend.graphs.steps
+            graphs = steps and steps.graphs
     found = [line for line in (out / "metrics.jsonl").read_text().splitlines() if "train" in line]
     return found, graphs
 
@@ -342,5 +345,4 @@ def test_a_capture_that_fails_is_said_once_and_steps_continue(capsys):
 
 def test_a_run_on_a_cpu_has_no_graphs(short, packed, tmp_path):
     with Trainer(short, packed, tmp_path / "run", progress=False) as trainer:
-        assert trainer.backend.steps is None
-        assert trainer.backend.forwards is None
+        assert trainer.backend.graphs is None

@@ -17,9 +17,9 @@ import torch
 from torch.autograd.function import once_differentiable
 
 from cortext.memory import to_device
-from cortext.models import proofs
-from cortext.models.nvrtc import Kernel, KernelError, kernel
 from cortext.training.progress import say
+from cortext_cuda import proofs
+from cortext_cuda.nvrtc import Kernel, KernelError, kernel
 
 MOST_LABELS = 511
 """Labels of a trial: each state has a thread, and a block has at most 1,024."""
