@@ -15,15 +15,17 @@ CORE = "cortext"
 STANDS_ON = {
     "cortext_data": set(),
     "cortext_lm": set(),
+    "cortext_checks": set(),
     "cortext_cuda": set(),
     "cortext_tpu": set(),
     "cortext_live": {"cortext_lm", "cortext_data"},
     "cortext_speechllm": {"cortext_lm", "cortext_live"},
     "cortext_tune": {"cortext_lm"},
-    "cortext_published": {"cortext_data", "cortext_live"},
+    "cortext_published": {"cortext_checks", "cortext_data", "cortext_live"},
     "cortext_bench": {
         "cortext_data",
         "cortext_lm",
+        "cortext_checks",
         "cortext_cuda",
         "cortext_tpu",
         "cortext_live",

@@ -37,14 +37,12 @@ if TYPE_CHECKING:
     from cortext.models import load_model
     from cortext.text import error_rate
     from cortext.training import Trainer, train
-    from cortext.training.checks import check_model
 
 __all__ = [
     "CortextError",
     "Decoder",
     "LanguageModel",
     "Trainer",
-    "check_model",
     "error_rate",
     "evaluate",
     "load_model",
@@ -58,7 +56,6 @@ _HOMES = {
     "Decoder": "cortext.decoding",
     "LanguageModel": "cortext.decoding.ngram",
     "Trainer": "cortext.training",
-    "check_model": "cortext.training.checks",
     "error_rate": "cortext.text",
     "evaluate": "cortext.evaluation",
     "load_model": "cortext.models",

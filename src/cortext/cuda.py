@@ -9,7 +9,6 @@ B trials, T bins, C features, P patches, D hidden units, L layers, V tokens, U l
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol
 
 from cortext.entry_points import load
@@ -70,7 +69,6 @@ class Kernels(Protocol):
         ...
 
 
-@cache
 def kernels() -> Kernels:
     """Return the fast paths, imported when they are first asked for."""
     found: Kernels = load("cortext.kernels", "cuda")

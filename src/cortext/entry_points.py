@@ -7,6 +7,7 @@ needed, so that nothing here imports what stands on it:
 |---|---|
 | `cortext.commands` | commands by heading, as `cortext.cli.tree.COMMANDS` |
 | `cortext.large_models` | `causal`: a class with the `check` and `load` of `LargeModelFiles` |
+| `cortext.checks` | `before`: the function that checks a run's own model, loss and augmentations |
 | `cortext.clusters` | `ray`: what `WordSearch` calls to decode on a Ray cluster |
 | `cortext.evaluations` | `online`: the function of `cortext evaluate --online` |
 | `cortext.backends` | `torchax`, `tensorflow`: a class like `cortext.training.backend.JobBackend` |
@@ -16,6 +17,7 @@ needed, so that nothing here imports what stands on it:
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from cortext.errors import MissingLibrary
@@ -53,6 +55,7 @@ def own_packages() -> set[str]:
     return {entry.module.partition(".")[0] for entry in entries}
 
 
+@cache
 def load(group: str, name: str) -> Any:
     """Return the object that an entry of a group stands for.
 

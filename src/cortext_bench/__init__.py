@@ -1,8 +1,8 @@
 """The benchmarks of `cortext bench`: each runs side by side with the best alternative.
 
-Stands on `cortext`, `cortext_cuda`, `cortext_data`, `cortext_lm`, `cortext_live`,
-`cortext_speechllm`, `cortext_tpu`, `cortext_tune` and `cortext_published`: it may measure all of
-them.
+Stands on `cortext`, `cortext_checks`, `cortext_cuda`, `cortext_data`, `cortext_lm`,
+`cortext_live`, `cortext_speechllm`, `cortext_tpu`, `cortext_tune` and `cortext_published`: it may
+measure all of them.
 
 Begin with:
 

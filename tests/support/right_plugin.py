@@ -1,5 +1,12 @@
 """A plug-in without a mistake: a model with a state and extras, a loss and an augmentation."""
 
+import pytest
+
+from cortext.features.augment import AUGMENTATIONS
+from cortext.models import MODELS
+from cortext.training import LOSSES
+from cortext.training.config import TASKS
+
 RIGHT = """
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
@@ -84,3 +91,13 @@ class MyNoise:
         noise_BTC = torch.randn(x_BTC.shape, generator=generator, device=x_BTC.device)
         return x_BTC + noise_BTC
 """
+
+
+@pytest.fixture
+def registries():
+    """Forgets what a test registers."""
+    kept = [(registry, dict(registry)) for registry in (MODELS, LOSSES, AUGMENTATIONS, TASKS)]
+    yield
+    for registry, before in kept:
+        registry.clear()
+        registry.update(before)

@@ -48,7 +48,6 @@ PARTS: dict[str, dict[str, Part]] = {
             "Train and adapt models, watch a training, and register losses and tasks of your own.",
             (
                 "cortext.training.*",
-                "cortext.training.checks.*",
                 "cortext.training.loss.ctc_loss",
                 "cortext.training.setup.new_model",
                 "cortext.plugins.load_plugin",
@@ -94,6 +93,11 @@ PARTS: dict[str, dict[str, Part]] = {
                 "cortext.errors.Interrupted",
                 "cortext.errors.plain",
             ),
+        ),
+    },
+    "cortext_checks": {
+        "Checks": Part(
+            "Check models, losses, augmentations and tasks of your own.", ("cortext_checks.*",)
         ),
     },
     "cortext_data": {

@@ -1,4 +1,4 @@
-"""Commands that train a model, and check a plugin."""
+"""Commands that train a model."""
 
 from __future__ import annotations
 
@@ -241,35 +241,6 @@ def print_fitted(fitted: dict[str, FittedOptions]) -> None:
         whose = f" of {name}" if name else ""
         taken = "" if found.source is None else f", taken over from {found.source}"
         print_lines(f"decoder options{whose}: {found.about}{taken}")
-
-
-def check_plugin(
-    file: Annotated[Path, typer.Argument(help="Python file that registers own models and such.")],
-    config: Annotated[
-        str | None,
-        typer.Option(help="YAML file that uses them: its settings are checked, not the defaults."),
-    ] = None,
-    no_onnx: Annotated[
-        bool, typer.Option("--no-onnx", help="Do not export models to ONNX, which takes seconds.")
-    ] = False,
-    as_json: bool = JSON,
-) -> None:
-    """Check a file's own models, losses, augmentations and tasks on made-up data.
-
-    Each requirement is one line: PASS, FAIL, or not checked and why.
-
-    Example: cortext check-plugin my_lab.py --config my_lab.yaml
-    """
-    from cortext.training.checks import check_plugin as check_file
-
-    found = check_file(
-        file, config, onnx=not no_onnx, report=None if as_json else lambda check: print_lines(check)
-    )
-    if as_json:
-        print_json(dataclasses.asdict(found))
-    if found.failed:
-        what = f"{len(found.failed)} of {len(found.checks)} checks failed"
-        raise ConfigError(what, where=file, fix="mend the lines with FAIL, first the first")
 
 
 def _span(text: str) -> tuple[int, int]:

@@ -39,7 +39,6 @@ COMMANDS: Headings = {
     "Training": {
         "train": "cortext.cli.train.train",
         "pretrain": "cortext.cli.train.pretrain",
-        "check-plugin": "cortext.cli.train.check_plugin",
     },
     "Language models": {
         "lm": Group(

@@ -16,6 +16,7 @@ import torch
 from cortext.arguments import as_count, as_path, check_list, check_text, check_type
 from cortext.data.packed import PackedDataset, PackedSplit, open_packed
 from cortext.describe import Described, percent
+from cortext.entry_points import load
 from cortext.errors import ConfigError, DataError, RunError, first_line
 from cortext.models import AcousticModel
 from cortext.models.acoustic import look_ahead_text
@@ -24,7 +25,6 @@ from cortext.training.backend import Backend, DeviceSpec, Job, backend_class
 from cortext.training.batches import Batches
 from cortext.training.callbacks import Callback
 from cortext.training.checkpoint import RunDirectory, RunState
-from cortext.training.checks.before import examine_first
 from cortext.training.config import TrainConfig, read_train_config
 from cortext.training.loop import run_batches, validate
 from cortext.training.memory import bound_kernel_cache, keep_freed_memory
@@ -68,7 +68,7 @@ class Trainer(Described):
         skip_bad: Leave out trials that cannot be read, as in `pack`.
         progress: Draw a bar on stderr if it is a terminal.
         packed: Directory that session files are packed to; None for `out/packed`.
-        check: Check a model, loss or augmentation of one's own first, see `training.checks`.
+        check: Check a model, loss or augmentation of one's own first.
 
     Attributes:
         config: The configuration of the run.
@@ -210,9 +210,9 @@ class Trainer(Described):
         )
 
     def _examine(self) -> None:
-        """Check a model, loss or augmentation of one's own; see `examine_first`."""
+        """Check a model, loss or augmentation of one's own; see `cortext.entry_points`."""
         assert isinstance(self.model, AcousticModel)
-        examine_first(self.config, self.model)
+        load("cortext.checks", "before")(self.config, self.model)
 
     def _take(self, setup: Setup | JointSetup) -> None:
         """Make the backend, the validator and the log."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from cortext.training.checks.report import Status
+from cortext_checks.report import Status
 
 FORMAT_VERSION = 1
 

@@ -22,9 +22,9 @@ from cortext.models import (
 from cortext.models.card import Smoothing
 from cortext.text.inventory import RELEASE
 from cortext.training.batches import TrainBatch
-from cortext.training.checks import check_model
-from cortext.training.checks.made_up import SMALL
 from cortext.training.loss import build_loss
+from cortext_checks import check_model
+from cortext_checks.made_up import SMALL
 
 CASES = SMALL | {
     f"{kind}, diphones and intermediate layer": replace(

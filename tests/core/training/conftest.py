@@ -11,22 +11,10 @@ from clear_recordings import (  # noqa: F401 # fixtures
     short,
     undisturbed,
 )
+from right_plugin import registries  # noqa: F401 # a fixture
 from two_participants import small_config, write_two
 
-from cortext.features.augment import AUGMENTATIONS
-from cortext.models import MODELS
-from cortext.training import LOSSES, train
-from cortext.training.config import TASKS
-
-
-@pytest.fixture
-def registries():
-    """Forgets what a test registers."""
-    kept = [(registry, dict(registry)) for registry in (MODELS, LOSSES, AUGMENTATIONS, TASKS)]
-    yield
-    for registry, before in kept:
-        registry.clear()
-        registry.update(before)
+from cortext.training import train
 
 
 @pytest.fixture(scope="session")

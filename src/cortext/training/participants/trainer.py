@@ -12,6 +12,7 @@ import yaml
 from cortext.config import to_mapping
 from cortext.data.packed import PackedDataset, PackedSplit
 from cortext.describe import percent
+from cortext.entry_points import load
 from cortext.errors import ConfigError
 from cortext.files import atomic_write, disk_errors
 from cortext.models import AcousticModel
@@ -22,7 +23,6 @@ from cortext.models.participants import (
     write_participants,
 )
 from cortext.training.backend import DeviceSpec
-from cortext.training.checks.before import examine_first
 from cortext.training.distributed import ALONE, Processes
 from cortext.training.participants.backend import JointBackend
 from cortext.training.participants.joint import JointSetup, check_settings, prepare_all
@@ -80,7 +80,7 @@ class JointTrainer(Trainer):
 
     def _examine(self) -> None:
         """See `Trainer`: the participants' models are of one class."""
-        examine_first(self.config, next(iter(self.models.values())))
+        load("cortext.checks", "before")(self.config, next(iter(self.models.values())))
 
     def _take(self, setup: Setup | JointSetup) -> None:
         """See `Trainer`."""

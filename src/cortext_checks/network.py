@@ -20,8 +20,8 @@ from cortext.models.registry import Output, check_output, read_output
 from cortext.plugins import place
 from cortext.text.inventory import RELEASE, Inventory
 from cortext.training.batches import TrainBatch
-from cortext.training.checks.made_up import bins_for, make_batch
 from cortext.training.loss import build_loss, check_losses
+from cortext_checks.made_up import bins_for, make_batch
 
 FORWARD = ("shapes", "repeats", "padding")
 """Checks that need no loss."""

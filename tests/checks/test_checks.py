@@ -18,13 +18,13 @@ from cortext.models.card import Smoothing
 from cortext.plugins import load_plugin
 from cortext.text.inventory import RELEASE
 from cortext.training import read_train_config, train
-from cortext.training.checks import check_model, check_plugin, examine_first
-from cortext.training.checks.augmentation import check_augmentation
-from cortext.training.checks.loss import check_loss
-from cortext.training.checks.made_up import SMALL
 from cortext.training.loss import LOSSES
+from cortext_checks import check_model, check_plugin, examine_first
+from cortext_checks.augmentation import check_augmentation
+from cortext_checks.loss import check_loss
+from cortext_checks.made_up import SMALL
 
-ROOT = Path(__file__).resolve().parents[4]
+ROOT = Path(__file__).resolve().parents[2]
 FILE = re.compile(r"^```(?:python|yaml)\n(# (\S+)\n.*?)^```\n", re.MULTILINE | re.DOTALL)
 PLUGIN_PAGES = (
     "own-models.md",

@@ -18,15 +18,15 @@ from cortext.models.precision import full_float32
 from cortext.plugins import place
 from cortext.text.inventory import RELEASE
 from cortext.training.batches import TrainBatch
-from cortext.training.checks.made_up import (
+from cortext.training.loss import LOSSES, build_loss, check_losses
+from cortext_checks.made_up import (
     bins_for,
     make_batch,
     seed_generators,
     separate_random_numbers,
 )
-from cortext.training.checks.network import no_gradient
-from cortext.training.checks.report import CheckResult, Named, Report, examine, methods
-from cortext.training.loss import LOSSES, build_loss, check_losses
+from cortext_checks.network import no_gradient
+from cortext_checks.report import CheckResult, Named, Report, examine, methods
 
 CHEAP_CHECKS = ("values", "repeats", "padding")
 """Checks that training begins with."""

@@ -14,15 +14,15 @@ from cortext.models import MODELS
 from cortext.models.card import Smoothing
 from cortext.plugins import load_plugin, place
 from cortext.training.backend import DeviceSpec
-from cortext.training.checks.augmentation import check_augmentation
-from cortext.training.checks.loss import check_loss
-from cortext.training.checks.made_up import SMALL
-from cortext.training.checks.model import check_model
-from cortext.training.checks.network import FORWARD
-from cortext.training.checks.report import CheckReport, CheckResult, Named, Report, examine, skip
 from cortext.training.config import TASKS, TrainConfig, read_train_config
 from cortext.training.loss import LOSSES
 from cortext.training.task import Task
+from cortext_checks.augmentation import check_augmentation
+from cortext_checks.loss import check_loss
+from cortext_checks.made_up import SMALL
+from cortext_checks.model import check_model
+from cortext_checks.network import FORWARD
+from cortext_checks.report import CheckReport, CheckResult, Named, Report, examine, skip
 
 
 def check_plugin(

@@ -15,13 +15,13 @@ from cortext.models.card import CTC
 from cortext.models.precision import full_float32
 from cortext.plugins import is_own
 from cortext.processes import threads
-from cortext.training.checks.augmentation import AUGMENTATION_CHECKS, AugmentationChecks
-from cortext.training.checks.loss import CHEAP_CHECKS, LossChecks
-from cortext.training.checks.made_up import separate_random_numbers
-from cortext.training.checks.network import FORWARD, LEARNING, NetworkChecks
-from cortext.training.checks.report import CheckResult, examine, methods
 from cortext.training.config import TrainConfig
 from cortext.training.loss import build_loss, loss_kind
+from cortext_checks.augmentation import AUGMENTATION_CHECKS, AugmentationChecks
+from cortext_checks.loss import CHEAP_CHECKS, LossChecks
+from cortext_checks.made_up import separate_random_numbers
+from cortext_checks.network import FORWARD, LEARNING, NetworkChecks
+from cortext_checks.report import CheckResult, examine, methods
 
 SECONDS = 3.0
 """Processor time for all checks; none begins later."""

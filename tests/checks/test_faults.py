@@ -13,10 +13,10 @@ from cortext.errors import ConfigError
 from cortext.features.augment import AUGMENTATIONS
 from cortext.models import MODELS
 from cortext.plugins import load_plugin
-from cortext.training.checks import check_model, check_plugin
-from cortext.training.checks.augmentation import check_augmentation
-from cortext.training.checks.loss import check_loss
 from cortext.training.loss import LOSSES
+from cortext_checks import check_model, check_plugin
+from cortext_checks.augmentation import check_augmentation
+from cortext_checks.loss import check_loss
 
 FAULTS = {
     "the model ignores lengths": (

@@ -14,8 +14,8 @@ from cortext.errors import ConfigError
 from cortext.features import build_augmentations
 from cortext.features.augment import AUGMENTATIONS
 from cortext.plugins import place
-from cortext.training.checks.made_up import seed_generators, separate_random_numbers
-from cortext.training.checks.report import CheckResult, NotChecked, Report, examine, methods
+from cortext_checks.made_up import seed_generators, separate_random_numbers
+from cortext_checks.report import CheckResult, NotChecked, Report, examine, methods
 
 AUGMENTATION_CHECKS = ("shape", "input", "random numbers", "padding", "GPU")
 N_FEATURES = 8

@@ -28,9 +28,9 @@ from cortext.models.stepping import TorchStepper
 from cortext.plugins import place
 from cortext.text.inventory import RELEASE
 from cortext.training.batches import TrainBatch
-from cortext.training.checks.made_up import separate_random_numbers
-from cortext.training.checks.network import FORWARD, LEARNING, NetworkChecks, difference
-from cortext.training.checks.report import (
+from cortext_checks.made_up import separate_random_numbers
+from cortext_checks.network import FORWARD, LEARNING, NetworkChecks, difference
+from cortext_checks.report import (
     CheckReport,
     Named,
     NotChecked,
