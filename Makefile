@@ -92,7 +92,7 @@ test-narrow: $(DEV)  ## the tests of what chooses its instructions, as on a proc
 	mkdir -p build
 	$(CC) -O1 -shared -fPIC tests/support/narrow_processor.c -o build/narrow_processor.so -ldl
 	LD_PRELOAD=$(abspath build/narrow_processor.so) NARROW_PROCESSOR=$(NARROW) $(TEST) -q -m "not slow" tests/core/models tests/core/native \
-	    tests/core/decoding tests/lm tests/bench tests/attacks/test_native.py tests/attacks/test_native_arrays.py
+	    tests/core/decoding tests/live/steps tests/lm tests/bench tests/attacks/test_native.py tests/attacks/test_native_arrays.py
 
 AXE := build/axe/package/axe.min.js
 

@@ -23,10 +23,10 @@ from cortext.evaluation import evaluate
 from cortext.evaluation.settings import LargeModelFiles
 from cortext.models import build_model, load_model
 from cortext.models.precision import autocast, full_float32
-from cortext.models.stepping import TorchStepper
 from cortext.training import Callback, Trainer, read_train_config
 from cortext.training.loss import ctc_loss
 from cortext_data.simulate import simulate
+from cortext_live.steps.stepping import TorchStepper
 
 if TYPE_CHECKING:
     from gpu_check import Checks

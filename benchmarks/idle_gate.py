@@ -19,7 +19,6 @@ import numpy as np
 from cortext.data.session_files import write_session
 from cortext.data.trial import Trial
 from cortext.models import load_model
-from cortext.models.stepping import TorchStepper
 from cortext.text.pronunciation import pronounced
 from cortext_data.simulate.articulators import articulate, targets
 from cortext_data.simulate.brain import electrodes
@@ -32,6 +31,7 @@ from cortext_data.simulate.speech import utter, with_pauses
 from cortext_live.core import gate_fit
 from cortext_live.core.acoustic_stream import Endpoint, EndpointOptions
 from cortext_live.core.gate import KEPT_MS, gate_for
+from cortext_live.steps.stepping import TorchStepper
 
 RESULT = Path(__file__).parent / "results" / "idle-gate.json"
 MODULATIONS = (0.3, 0.5, 0.7)

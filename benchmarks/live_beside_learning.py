@@ -32,11 +32,11 @@ import numpy as np
 from cortext.data.packed import open_packed
 from cortext.decoding import Decoder
 from cortext.evaluation.decoder_options import options_for
-from cortext.models.stepping import open_stepper
 from cortext.provenance import provenance
 from cortext_bench.harness import machine, markdown_table, study_arguments, write_result
 from cortext_live.core.decoder import no_long_pauses
 from cortext_live.core.pipeline import Pipeline
+from cortext_live.steps.stepping import open_stepper
 from cortext_live.usage.heard import HeardFeatures
 from cortext_live.usage.speaking import note_speaking
 from cortext_live.usage.writer import UsageLog, UtteranceRecord

@@ -15,7 +15,7 @@ CORE = "cortext"
 STANDS_ON = {
     "cortext_data": set(),
     "cortext_lm": set(),
-    "cortext_checks": set(),
+    "cortext_checks": {"cortext_live"},
     "cortext_cuda": set(),
     "cortext_tpu": set(),
     "cortext_live": {"cortext_lm", "cortext_data"},

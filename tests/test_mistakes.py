@@ -29,7 +29,6 @@ from cortext.errors import CortextError, WrongType
 from cortext.evaluation.decoder_options import options_for
 from cortext.evaluation.fit.search import fit_options
 from cortext.evaluation.redecode import decode_evaluation
-from cortext.models.stepping import TorchStepper, open_stepper
 from cortext.models.triple_gru import CleanSpeechModel, NoiseModel
 from cortext.plugins import load_plugin
 from cortext.training.loss import ctc_loss
@@ -38,6 +37,7 @@ from cortext_data.readers.t12 import t12
 from cortext_data.simulate import SimulatorConfig, simulate
 from cortext_live import Pipeline
 from cortext_live.core.acoustic_stream import AcousticStream, EndpointOptions, PipelineOptions
+from cortext_live.steps.stepping import TorchStepper, open_stepper
 from cortext_live.voices import open_voice
 from cortext_lm import ensemble
 from cortext_lm.llm.large_model import LLM

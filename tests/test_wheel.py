@@ -36,7 +36,7 @@ WHERE = """
 import importlib.metadata, json, sys
 import cortext, cortext._native, cortext.cli, cortext.decoding, cortext.evaluation, cortext.training
 import cortext_bench, cortext_checks, cortext_cuda.kernels, cortext_data.demo, cortext_live.core.pipeline, cortext_lm, cortext_published, cortext_speechllm
-import cortext_tpu, cortext_tune.cloud
+import cortext_live.steps.stepping, cortext_tpu, cortext_tune.cloud
 modules = [m.__file__ for name, m in sys.modules.items() if name.startswith("cortext") and m.__file__]
 mapped = {line.split()[-1] for line in open("/proc/self/maps") if "cortext" in line}
 print(json.dumps({"modules": modules, "mapped": sorted(mapped), "version": cortext.__version__,

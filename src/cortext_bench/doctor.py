@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from cortext.errors import CortextError
-from cortext.processor import describe_int8, describe_vectors
+from cortext_live.steps.processor import describe_int8, describe_vectors
 from cortext_tpu import system, versions
 from cortext_tpu.find import Found, find_tpu
 from cortext_tpu.probe import ANSWER, MODELS, PROBES

@@ -18,11 +18,11 @@ import torch
 
 from cortext.models import AcousticModel
 from cortext.models.recurrence import can_be_compiled, recurrence
-from cortext.models.stepper import Stepper
 from cortext_bench.harness import in_turns, percentiles
 from cortext_bench.latency import one_core, processor, published_model
 from cortext_bench.latency_modes import EAGER, OURS, no_more_work, steppers
 from cortext_live.core.decoder import no_long_pauses
+from cortext_live.steps.stepper import Stepper
 
 STEPS_A_TURN = 5
 COMPILED = "compiled"

@@ -33,10 +33,8 @@ from cortext.decoding import Decoder
 from cortext.errors import ConfigError, RunError, nearest
 from cortext.evaluation.decoder_options import options_for
 from cortext.evaluation.settings import Options
-from cortext.evaluation.stepped import stepped_errors
 from cortext.models import AcousticModel, build_model, load_model, model_config
 from cortext.models.card import Smoothing
-from cortext.models.stepper import Stepper
 from cortext.provenance import provenance
 from cortext.text.language import Language
 from cortext.text.metrics import error_rate
@@ -50,6 +48,8 @@ from cortext_live.core.acoustic_stream import AcousticStream, PipelineOptions
 from cortext_live.core.decoder import no_long_pauses
 from cortext_live.core.pipeline import Pipeline
 from cortext_live.core.statistics import StageTimes
+from cortext_live.steps.stepped import stepped_errors
+from cortext_live.steps.stepper import Stepper
 
 BASE = "torch fp32"
 TARGETS = {"fp32_p99_ms": 6.0, "fastest_p99_ms": 3.0, "final_p99_ms": 30.0, "per_cost": 0.003}

@@ -12,9 +12,9 @@ import numpy as np
 from cortext.errors import MissingLibrary
 from cortext.models import AcousticModel, save_model
 from cortext.models.card import Conventional
-from cortext.models.stepper import Stepper
-from cortext.models.stepping import TorchStepper
 from cortext_bench.posteriors import INVENTORY
+from cortext_live.steps.stepper import Stepper
+from cortext_live.steps.stepping import TorchStepper
 
 EAGER = "torch eager fp32"
 OURS = ("torch fp32", "torch bf16", "torch int8")
@@ -118,8 +118,8 @@ def steppers(
     with tempfile.TemporaryDirectory() as folder:
         try:
             if onnx_modes:
-                from cortext.models.onnx import export_onnx
-                from cortext.models.onnx_stepper import OnnxStepper
+                from cortext_live.steps.onnx import export_onnx
+                from cortext_live.steps.onnx_stepper import OnnxStepper
 
                 save_model(model, Path(folder, "run"))
                 export_onnx(Path(folder, "run"), Path(folder, "onnx"), int8="onnx int8" in modes)

@@ -1,8 +1,8 @@
 """Check models, losses, augmentations and tasks of your own on made-up data, a line each.
 
 It examines their shapes, padding, gradients, random numbers and files: what training and decoding
-require, and what shipped ones are tested for, too. Stands on `cortext`. A training of the core
-asks for `before.examine_first` by an entry point.
+require, and what shipped ones are tested for, too. Stands on `cortext` and `cortext_live` (steps).
+A training of the core asks for `before.examine_first` by an entry point.
 
 Begin with:
 

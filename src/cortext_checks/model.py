@@ -20,11 +20,8 @@ from cortext.errors import ConfigError
 from cortext.features import gaussian_kernel
 from cortext.models import MODELS, AcousticModel, build_model, load_model, model_config, save_model
 from cortext.models.card import Smoothing
-from cortext.models.onnx import export_onnx
 from cortext.models.precision import full_float32
 from cortext.models.registry import Output, check_output
-from cortext.models.stepper import patches_of
-from cortext.models.stepping import TorchStepper
 from cortext.plugins import place
 from cortext.text.inventory import RELEASE
 from cortext.training.batches import TrainBatch
@@ -39,6 +36,9 @@ from cortext_checks.report import (
     methods,
     skip,
 )
+from cortext_live.steps.onnx import export_onnx
+from cortext_live.steps.stepper import patches_of
+from cortext_live.steps.stepping import TorchStepper
 
 SESSIONS = ("made-up-1", "made-up-2", "made-up-3")
 N_FEATURES = 8

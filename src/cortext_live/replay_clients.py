@@ -19,7 +19,6 @@ from cortext.data.conventions import Conventions
 from cortext.decoding.nbest import FRAME_MS
 from cortext.errors import ConfigError, CortextError, DataError, LiveError, first_line
 from cortext.files import parse_json_object
-from cortext.models.stepper import Stepper
 from cortext.text.inventory import LM
 from cortext.text.language import EN
 from cortext_live.brand.entries import index_of, timestamp, uint64
@@ -33,6 +32,7 @@ from cortext_live.core.redis_link import RedisLink
 from cortext_live.core.redis_streams import StreamId
 from cortext_live.lm_server.json_protocol import INPUT, OUTPUT
 from cortext_live.lm_server.published_protocol import PublishedStreams
+from cortext_live.steps.stepper import Stepper
 
 WAITING_S = 3.0
 """Seconds of waiting after which the log says what is waited for."""

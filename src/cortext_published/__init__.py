@@ -1,7 +1,7 @@
 """Published data, checkpoints and results, fetched, read and compared with published numbers.
 
 Stands on `cortext`, `cortext_checks` (outcomes of checks), `cortext_data` (readers) and
-`cortext_live` (FALCON decodes live).
+`cortext_live` (FALCON decodes live, ONNX).
 
 Begin with:
 

@@ -14,9 +14,9 @@ from cortext.cli import run as cortext
 from cortext.data import open_packed
 from cortext.entry_points import joined
 from cortext.errors import RunError
-from cortext.processor import describe_int8, describe_vectors
 from cortext_bench import doctor
 from cortext_bench.doctor import ProbeAnswer, ask, examine, take_steps
+from cortext_live.steps.processor import describe_int8, describe_vectors
 from cortext_tpu import versions
 from cortext_tpu.find import Found
 from cortext_tpu.probe import MODELS, PROBES

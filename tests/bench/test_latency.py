@@ -11,12 +11,12 @@ from cortext.cli import run as cortext
 from cortext.errors import ConfigError, RunError
 from cortext.models import AcousticModel, GRUConfig, TransformerConfig, build_model
 from cortext.models.card import Smoothing
-from cortext.models.stepping import TorchStepper
 from cortext_bench import latency
 from cortext_bench.decoder.searcher import Paths
 from cortext_bench.latency import LatencyPlan, bench_latency, demo_directory, one_core
 from cortext_bench.latency_modes import EAGER, MODES, Played, steppers
 from cortext_bench.posteriors import INVENTORY, Utterance
+from cortext_live.steps.stepping import TorchStepper
 
 TORCH = [EAGER, "torch fp32", "torch bf16"]
 STAGES = {"normalise", "smooth", "model", "search"}

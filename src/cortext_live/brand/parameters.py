@@ -17,9 +17,9 @@ from cortext.config import from_mapping
 from cortext.decoding.options import DecoderOptions
 from cortext.errors import ConfigError, CortextError
 from cortext.files import parse_json
-from cortext.models.single_step import Precision
-from cortext.models.stepping import Backend
 from cortext_live.core.acoustic_stream import EndpointOptions, Normalise, PipelineOptions
+from cortext_live.steps.single_step import Precision
+from cortext_live.steps.stepping import Backend
 
 SUPERGRAPH = "supergraph_stream"
 MOST_GRAPH_BYTES = 16 * 2**20

@@ -25,8 +25,6 @@ from cortext.errors import ConfigError, CortextError, LiveError, shown
 from cortext.evaluation.decoder_options import options_for
 from cortext.evaluation.fit.confidence import choose_confidence
 from cortext.extras import need
-from cortext.models.stepper import Stepper
-from cortext.models.stepping import open_stepper
 from cortext.plugins import load_plugins
 from cortext_live.brand.entries import NodeStates
 from cortext_live.brand.node import BrandNode
@@ -42,6 +40,8 @@ from cortext_live.core.redis_connection import Stopped
 from cortext_live.core.redis_link import RedisLink
 from cortext_live.core.redis_refusals import URL, has_password_in, no_connection, refusal
 from cortext_live.core.redis_streams import address, redis_url
+from cortext_live.steps.stepper import Stepper
+from cortext_live.steps.stepping import open_stepper
 
 KEEP = 10_000, 64 * 2**20
 """Most entries and bytes that a node's stream holds of one node's life."""

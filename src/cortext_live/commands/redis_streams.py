@@ -31,10 +31,10 @@ from cortext.settings import Setting
 from cortext_live.commands.redis_server import RedisServer
 
 if TYPE_CHECKING:
-    from cortext.models.stepper import Stepper
     from cortext_live.core.redis_link import RedisLink
     from cortext_live.replay import ReplaySummary
     from cortext_live.replay_clients import Client
+    from cortext_live.steps.stepper import Stepper
 
 
 @dataclass(frozen=True)
@@ -266,7 +266,6 @@ def replay(
     Example: cortext replay --data runs/demo/packed --profile lm --run runs/demo/run --speed max
     """
     from cortext.models.participants import run_for
-    from cortext.models.stepping import open_stepper
     from cortext.processes import stop_event
     from cortext.training.participants.recordings import open_for
     from cortext_live.core.log import open_log
@@ -275,6 +274,7 @@ def replay(
     from cortext_live.replay import choose
     from cortext_live.replay import replay as run_replay
     from cortext_live.replay_clients import check_recordings
+    from cortext_live.steps.stepping import open_stepper
 
     load_plugins(plugins)
     pace = _speed(speed)

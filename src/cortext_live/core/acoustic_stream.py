@@ -20,14 +20,14 @@ from cortext.data.scaling import RollingZScore
 from cortext.decoding.nbest import FRAME_MS
 from cortext.decoding.options import is_finite
 from cortext.errors import ConfigError, wrong_type
-from cortext.features.stream import StreamSmoother
 from cortext.models import AcousticModel
-from cortext.models.stepper import Stepper, filled, require_alike
-from cortext.models.stepping import TorchStepper
 from cortext.text.inventory import Inventory
 from cortext_live.core.input_watch import InputWatch
 from cortext_live.core.log import event
 from cortext_live.core.statistics import Stopwatch
+from cortext_live.core.stream_smoother import StreamSmoother
+from cortext_live.steps.stepper import Stepper, filled, require_alike
+from cortext_live.steps.stepping import TorchStepper
 
 Reason = Literal["silence", "length", "idle"]
 """`idle`: the idle gate has shut."""

@@ -16,10 +16,10 @@ from pathlib import Path
 import numpy as np
 
 from cortext.decoding.confidence import Calibrator
-from cortext.models.stepper import Stepper, require_alike
 from cortext_live.core.log import event, internal_error
 from cortext_live.recalibration.chain import FILE, chain_state, read_chain, verify_model
 from cortext_live.recalibration.chain_entries import ChainContents
+from cortext_live.steps.stepper import Stepper, require_alike
 
 LOOK_S = 1.0
 """Seconds between two looks at a chain."""

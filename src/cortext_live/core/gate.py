@@ -23,8 +23,8 @@ from cortext.config import check_fields
 from cortext.errors import ConfigError, CortextError
 from cortext.evaluation.fit.fitted_file import FORMAT_VERSION, FittedFile
 from cortext.files import check_file
-from cortext.models.stepper import Stepper
 from cortext.models.storage import check_finite, read_tensors, write_tensors
+from cortext_live.steps.stepper import Stepper
 
 WEIGHTS = "gate.safetensors"
 AGAIN = "fit it anew with `cortext fit-gate`"

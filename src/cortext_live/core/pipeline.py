@@ -19,7 +19,6 @@ from cortext.decoding.log_probs import log_softmax
 from cortext.describe import Described
 from cortext.errors import ConfigError
 from cortext.models import AcousticModel
-from cortext.models.stepper import Stepper
 from cortext_live.core.acoustic_stream import (
     AcousticStream,
     Endpoint,
@@ -29,6 +28,7 @@ from cortext_live.core.acoustic_stream import (
 from cortext_live.core.decoder import in_time
 from cortext_live.core.gate import KEPT_MS, SCAN_MS, IdleGate
 from cortext_live.core.statistics import TIMES, Stopwatch
+from cortext_live.steps.stepper import Stepper
 
 
 @dataclass(frozen=True)

@@ -10,13 +10,13 @@ import numpy as np
 
 from cortext.decoding import Decoder, DecoderOptions
 from cortext.errors import LiveError, RunError, nearest
-from cortext.models.stepper import Stepper
 from cortext_live.casing.writing import is_spelling
 from cortext_live.core.acoustic_stream import PipelineOptions
 from cortext_live.core.chain_follower import ChainModel
 from cortext_live.core.decoder import Notes, check_options, checked_hotwords
 from cortext_live.core.gate import IdleGate
 from cortext_live.core.pipeline import Pipeline
+from cortext_live.steps.stepper import Stepper
 
 WARM_UP_BINS = 40
 """Bins of silence decoded at the start: a model's first step takes many times longer."""

@@ -14,8 +14,6 @@ from cortext.decoding.confidence import Calibrator
 from cortext.evaluation.decoder_options import options_for
 from cortext.evaluation.fit.confidence import choose_confidence
 from cortext.models import load_model
-from cortext.models.stepper import Stepper
-from cortext.models.stepping import TorchStepper, open_stepper
 from cortext.processes import Progress
 from cortext_live.casing import Caser, caser_for
 from cortext_live.casing.large import LargeCaser
@@ -38,6 +36,8 @@ from cortext_live.page.decoding_thread import DecodingThread
 from cortext_live.page.forgetting import finish_forgetting
 from cortext_live.page.settings import LiveSettings
 from cortext_live.page.sources import Replay, Simulator, Source
+from cortext_live.steps.stepper import Stepper
+from cortext_live.steps.stepping import TorchStepper, open_stepper
 from cortext_lm.llm.large_model import LLM
 from cortext_lm.llm.scoring import score_texts
 

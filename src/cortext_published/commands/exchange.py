@@ -91,12 +91,12 @@ def _export_onnx(
     run: Path, out: Path, int8: bool, data: Path | None, split: str, as_json: bool
 ) -> None:
     from cortext.evaluation.fit.options import FittedOptions
-    from cortext.evaluation.stepped import stepped_errors
     from cortext.models.card import CARD, read_card
-    from cortext.models.onnx import export_onnx, record_errors
-    from cortext.models.onnx_stepper import OnnxStepper
     from cortext.models.participants import run_for
     from cortext.training.participants.recordings import open_for
+    from cortext_live.steps.onnx import export_onnx, record_errors
+    from cortext_live.steps.onnx_stepper import OnnxStepper
+    from cortext_live.steps.stepped import stepped_errors
 
     recordings = None
     if data is not None:  # what does not fit is reported before the work

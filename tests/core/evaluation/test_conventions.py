@@ -34,11 +34,11 @@ from cortext.decoding import Decoder
 from cortext.decoding.ngram import LanguageModel
 from cortext.errors import DataError, LanguageModelError
 from cortext.evaluation import evaluate, pictures
-from cortext.evaluation.stepped import stepped_errors
 from cortext.models import AcousticModel, GRUConfig, build_model, load_model, save_model
 from cortext.models.card import Smoothing
-from cortext.models.stepping import open_stepper
 from cortext.text.inventory import HANDWRITING, RELEASE
+from cortext_live.steps.stepped import stepped_errors
+from cortext_live.steps.stepping import open_stepper
 
 KINDS = list(OTHERS)
 OF_TOKENS = KINDS[:2]

@@ -9,9 +9,9 @@ from cortext.data.conventions import RELEASE_CONVENTIONS, Conventions
 from cortext.errors import ConfigError, RunError
 from cortext.models import AcousticModel, GRUConfig, build_model, load_model, save_model
 from cortext.models.card import Smoothing
-from cortext.models.stepping import TorchStepper
 from cortext.text.inventory import HANDWRITING, RELEASE, Inventory
 from cortext.text.language import LANGUAGES, Language
+from cortext_live.steps.stepping import TorchStepper
 
 SYMBOLS = ("_", "ka", "ki", "ku")
 SYLLABLES = Inventory("syllables", SYMBOLS, "_", None, None, "phoneme", (("back", ("ka", "ku")),))

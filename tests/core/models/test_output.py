@@ -15,8 +15,8 @@ from cortext.models import (
 )
 from cortext.models.card import Smoothing
 from cortext.models.registry import check_output
-from cortext.models.stepping import TorchStepper
 from cortext.text.inventory import RELEASE
+from cortext_live.steps.stepping import TorchStepper
 
 N_FEATURES = 5
 

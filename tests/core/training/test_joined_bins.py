@@ -20,9 +20,7 @@ from cortext.data.rebin import Rebinning
 from cortext.decoding.ngram import LanguageModel
 from cortext.errors import DataError, RunError
 from cortext.evaluation.recognise import recognise
-from cortext.evaluation.stepped import stepped_errors
 from cortext.models import load_model
-from cortext.models.onnx_stepper import OnnxStepper
 from cortext.training import adapt, train
 from cortext.training.participants.trainer import JointTrainer
 from cortext.training.trainer import Trainer
@@ -30,6 +28,8 @@ from cortext_live.core.gate_fit import fit_gate
 from cortext_live.page.settings import LiveSettings
 from cortext_live.page.setup import open_decoding
 from cortext_live.page.sources import Replay
+from cortext_live.steps.onnx_stepper import OnnxStepper
+from cortext_live.steps.stepped import stepped_errors
 
 JOINED = "bins of 10 ms joined to the model's 20 ms"
 

@@ -161,7 +161,7 @@ def test_without_a_language_model_there_are_logits_and_no_text(make_rig, world):
 def test_the_model_can_be_run_by_onnx_runtime(make_rig, world, tmp_path):
     pytest.importorskip("onnxruntime")
     pytest.importorskip("onnxscript")
-    from cortext.models.onnx import export_onnx
+    from cortext_live.steps.onnx import export_onnx
 
     export_onnx(world.run, tmp_path / "exported")
     rig = make_rig(run=str(tmp_path / "exported"), backend="onnx", day=DAYS[0])

@@ -14,7 +14,6 @@ from cortext.cli import run as cortext
 from cortext.errors import ConfigError, RunError
 from cortext.evaluation.fit.fitted_file import weights_checksum
 from cortext.models import load_model, save_model
-from cortext.models.stepping import TorchStepper
 from cortext_live.commands.live import _open
 from cortext_live.core import chain_follower
 from cortext_live.core.acoustic_stream import EndpointOptions, PipelineOptions
@@ -24,6 +23,7 @@ from cortext_live.core.pipeline import Pipeline
 from cortext_live.page.settings import LiveSettings
 from cortext_live.page.setup import open_decoding
 from cortext_live.recalibration.chain import model_folder, open_chain, read_chain
+from cortext_live.steps.stepping import TorchStepper
 from cortext_live.usage.log import read_log
 from cortext_live.usage.speaking import is_speaking
 

@@ -14,7 +14,6 @@ from cortext.decoding.ngram import LanguageModel
 from cortext.errors import RunError
 from cortext.models import AcousticModel, build_model, model_config, save_model
 from cortext.models.card import Conventional, Smoothing
-from cortext.models.stepping import TorchStepper, open_stepper
 from cortext.text.inventory import RELEASE
 from cortext_live.core.acoustic_stream import (
     AcousticStream,
@@ -22,6 +21,7 @@ from cortext_live.core.acoustic_stream import (
     PipelineOptions,
 )
 from cortext_live.core.pipeline import Pipeline
+from cortext_live.steps.stepping import TorchStepper, open_stepper
 
 N_FEATURES = 6
 DAYS = ("t15.2023.08.11", "t15.2023.08.13")
@@ -122,7 +122,7 @@ def test_minutes_of_recording_give_the_logits_of_the_whole(context_s, backend, t
     stepper = TorchStepper(model)
     if backend == "onnx":
         pytest.importorskip("onnxruntime")
-        from cortext.models.onnx import export_onnx
+        from cortext_live.steps.onnx import export_onnx
 
         save_model(model, tmp_path / "run")
         export_onnx(tmp_path / "run", tmp_path / "onnx")

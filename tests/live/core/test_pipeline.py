@@ -12,7 +12,6 @@ from cortext.decoding.ngram import LanguageModel
 from cortext.errors import ConfigError, DataError, DecodingError, LiveError, RunError
 from cortext.models import AcousticModel, build_model, model_config
 from cortext.models.card import Conventional, Smoothing
-from cortext.models.stepping import TorchStepper
 from cortext.text.inventory import BLANK, RELEASE, SIL
 from cortext_live.core.acoustic_stream import (
     AcousticStream,
@@ -22,6 +21,7 @@ from cortext_live.core.acoustic_stream import (
 )
 from cortext_live.core.pipeline import Pipeline
 from cortext_live.core.statistics import StageTimes
+from cortext_live.steps.stepping import TorchStepper
 
 N_FEATURES = 8
 DAYS = ("t15.2023.08.11", "t15.2023.08.13")

@@ -24,7 +24,6 @@ from websockets.sync.client import connect
 from cortext.decoding import Decoder
 from cortext.models import AcousticModel
 from cortext.models.card import Smoothing
-from cortext.models.stepping import TorchStepper
 from cortext.text.inventory import RELEASE
 from cortext_live.core.log import open_log
 from cortext_live.page import web_sockets
@@ -32,6 +31,7 @@ from cortext_live.page.access.rules import MAX_MESSAGE
 from cortext_live.page.day_pipeline import DayPipeline
 from cortext_live.page.decoding_thread import DecodingThread
 from cortext_live.page.sources import Replay
+from cortext_live.steps.stepping import TorchStepper
 
 IN_A_NAMESPACE = ["unshare", "--mount", "--map-root-user"]
 FRAME_BYTES = 4 * N_FEATURES

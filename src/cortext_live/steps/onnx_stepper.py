@@ -16,8 +16,8 @@ from cortext.extras import need
 from cortext.files import parse_json_object, read_json
 from cortext.models.acoustic import NOT_FINITE, day_of
 from cortext.models.card import CARD, Conventional, patch_shape, read_card
-from cortext.models.stepper import check_first_step, check_patch
-from cortext.processor import EightBits, require_exact_products
+from cortext_live.steps.processor import EightBits, require_exact_products
+from cortext_live.steps.stepper import check_first_step, check_patch
 
 FILES: dict[str, str] = {"fp32": "model.onnx", "int8": "model.int8.onnx"}
 DESCRIPTION = "onnx.json"

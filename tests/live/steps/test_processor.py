@@ -6,16 +6,17 @@ import sys
 import pytest
 from narrow_processor import PROCESSORS, run_on
 
-from cortext import _native, processor
+from cortext import _native
 from cortext.errors import RunError
-from cortext.processor import describe_int8, describe_vectors, require_exact_products
+from cortext_live.steps import processor
+from cortext_live.steps.processor import describe_int8, describe_vectors, require_exact_products
 
 CODE = """
 import json
 import numpy as np
 from cortext import _native
 from cortext.errors import RunError
-from cortext.processor import describe_int8, describe_vectors, require_exact_products
+from cortext_live.steps.processor import describe_int8, describe_vectors, require_exact_products
 
 def refusal(do, *arguments):
     try:

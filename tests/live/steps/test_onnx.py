@@ -12,10 +12,8 @@ from own_recordings import LETTERS, OTHERS, OWN
 from small_models import N_FEATURES, SESSIONS, make_model, trial
 from small_training import schedule, write_recordings
 
-from cortext import processor
 from cortext.data.packed import pack
 from cortext.errors import DataError, MissingLibrary, RunError
-from cortext.evaluation.stepped import step_through, stepped_errors
 from cortext.features import Augmentation
 from cortext.models import (
     MODELS,
@@ -25,10 +23,12 @@ from cortext.models import (
     load_model,
     save_model,
 )
-from cortext.models.onnx import export_onnx
-from cortext.models.onnx_stepper import OnnxStepper
-from cortext.models.stepping import TorchStepper, open_stepper
 from cortext.training import DatasetConfig, TrainConfig, train
+from cortext_live.steps import processor
+from cortext_live.steps.onnx import export_onnx
+from cortext_live.steps.onnx_stepper import OnnxStepper
+from cortext_live.steps.stepped import step_through, stepped_errors
+from cortext_live.steps.stepping import TorchStepper, open_stepper
 
 ort = pytest.importorskip("onnxruntime")
 onnx = pytest.importorskip("onnx")
@@ -400,8 +400,8 @@ def test_a_model_that_does_not_tell_its_first_state_is_refused(exported, tmp_pat
 
 def test_an_export_that_fails_its_check_writes_nothing(exported, tmp_path, monkeypatch):
     run, graph = exported("gru") / "run", onnx.load(exported("gru") / "onnx" / "model.onnx")
-    monkeypatch.setattr("cortext.models.onnx._graph", lambda model: graph)  # it takes seconds
-    monkeypatch.setattr("cortext.models.onnx._difference", lambda model, content: (2e-5, 1.0))
+    monkeypatch.setattr("cortext_live.steps.onnx._graph", lambda model: graph)  # it takes seconds
+    monkeypatch.setattr("cortext_live.steps.onnx._difference", lambda model, content: (2e-5, 1.0))
     with pytest.raises(RunError, match=r"by up to 2e-05"):
         export_onnx(run, tmp_path / "out")
     assert not (tmp_path / "out").exists()

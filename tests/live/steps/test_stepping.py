@@ -21,10 +21,10 @@ from cortext.models import (
 )
 from cortext.models.card import Smoothing
 from cortext.models.inputs import InputNetworkConfig
-from cortext.models.single_step import choose_prefetch, for_single_steps
-from cortext.models.stepping import TorchStepper, open_stepper
 from cortext.models.transformer import EmbeddingConfig
 from cortext.text.inventory import RELEASE, Inventory
+from cortext_live.steps.single_step import choose_prefetch, for_single_steps
+from cortext_live.steps.stepping import TorchStepper, open_stepper
 
 CONFIGS = {
     "gru": GRUConfig(n_units=32, n_layers=3),

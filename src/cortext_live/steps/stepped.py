@@ -16,10 +16,10 @@ from cortext.data import PackedDataset
 from cortext.decoding.log_probs import greedy, log_softmax
 from cortext.errors import DataError
 from cortext.features import smooth
-from cortext.models.stepper import Stepper, patches_of
 from cortext.processes import Progress
 from cortext.text.metrics import error_rate
 from cortext.training.participants.recordings import open_for
+from cortext_live.steps.stepper import Stepper, patches_of
 
 
 def stepped_errors(

@@ -9,8 +9,8 @@ from rounded_weights import ROUNDED
 from torch import nn
 
 from cortext.models import TransformerConfig, build_model
-from cortext.models.single_step import computes_ahead, for_single_steps
 from cortext.models.transformer import EmbeddingConfig
+from cortext_live.steps.single_step import computes_ahead, for_single_steps
 
 DAY_B = torch.tensor([1])
 N_FEATURES, PATCH = 6, 4

@@ -10,7 +10,6 @@ from cortext.data import make_trial, open_dataset, write_session
 from cortext.errors import DataError
 from cortext.evaluation.recognise import recognise
 from cortext.evaluation.scores import rates
-from cortext.evaluation.stepped import step_through, stepped_errors
 from cortext.models import (
     AcousticModel,
     TransformerConfig,
@@ -18,7 +17,8 @@ from cortext.models import (
     load_model,
     save_model,
 )
-from cortext.models.stepping import TorchStepper
+from cortext_live.steps.stepped import step_through, stepped_errors
+from cortext_live.steps.stepping import TorchStepper
 
 
 def test_float32_makes_the_errors_that_evaluation_finds(tiny):

@@ -25,9 +25,9 @@ from cortext.models.acoustic import (
 from cortext.models.card import Conventional
 from cortext.models.precision import autocast, full_float32
 from cortext.models.registry import check_output
-from cortext.models.single_step import Precision, computes_ahead, for_single_steps
-from cortext.models.stepper import Stepper, check_first_step, check_patch
 from cortext.plugins import place
+from cortext_live.steps.single_step import Precision, computes_ahead, for_single_steps
+from cortext_live.steps.stepper import Stepper, check_first_step, check_patch
 
 Backend = Literal["torch", "onnx"]
 
@@ -53,7 +53,7 @@ def open_stepper(
     """
     check_text(backend, "backend")
     if backend == "onnx":
-        from cortext.models.onnx_stepper import OnnxStepper
+        from cortext_live.steps.onnx_stepper import OnnxStepper
 
         return OnnxStepper(path, session, precision)
     if backend != "torch":

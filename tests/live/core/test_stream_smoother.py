@@ -6,7 +6,7 @@ import scipy.ndimage
 
 from cortext.data.scaling import RollingZScore
 from cortext.errors import DataError
-from cortext.features.stream import StreamSmoother
+from cortext_live.core.stream_smoother import StreamSmoother
 
 CHUNKINGS = {
     "one by one": [1],

@@ -31,7 +31,8 @@ from cortext.extras import need
 from cortext.files import atomic_write
 from cortext.models.acoustic import AcousticModel, check_causal, load_model
 from cortext.models.card import CARD, patch_shape
-from cortext.models.onnx_stepper import (
+from cortext.models.registry import read_output
+from cortext_live.steps.onnx_stepper import (
     CONVENTIONS,
     DESCRIPTION,
     FILES,
@@ -40,9 +41,8 @@ from cortext.models.onnx_stepper import (
     GraphRunner,
     crc32,
 )
-from cortext.models.registry import read_output
-from cortext.models.single_step import with_forwards
-from cortext.processor import require_exact_products
+from cortext_live.steps.processor import require_exact_products
+from cortext_live.steps.single_step import with_forwards
 
 OPSET = 18
 FORMAT_VERSION = 1
@@ -86,7 +86,7 @@ def export_onnx(run: str | Path, out: str | Path, int8: bool = False) -> OnnxExp
         out: Directory to write.
         int8: Also write `model.int8.onnx`, with 8-bit weights and inputs of matrix products
             (dynamic quantisation), which are exact on every processor. Its cost in errors depends
-            on the model: measure it with `cortext.evaluation.stepped`.
+            on the model: measure it with `cortext_live.steps.stepped`.
 
     Raises:
         MissingLibrary: Without the extra `onnx`.
@@ -147,7 +147,7 @@ def record_errors(
     Args:
         out: Directory of the export.
         export: Description of the export.
-        errors: Phoneme errors by precision, see `cortext.evaluation.stepped`; None for none.
+        errors: Phoneme errors by precision, see `cortext_live.steps.stepped`; None for none.
 
     Returns:
         The description with the errors.
