@@ -13,6 +13,8 @@ needed, so that nothing here imports what stands on it:
 | `cortext.backends` | `torchax`, `tensorflow`: a class like `cortext.training.backend.JobBackend` |
 | `cortext.kernels` | `cuda`: a module with the functions of `cortext.cuda.Kernels` |
 | `cortext.language_models` | a module that trains a language model: `neural` |
+| `cortext.packed_formats` | `tfrecord`: a class with the methods of `cortext.data.packed.MapFile` |
+| `cortext.xla` | `dump`: the function behind `--xla-dump` |
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ Begin with:
   `ctc`, `augment` and `optimizer`.
 - `shapes` and `mesh`: the few lengths that it is compiled for, and the cores that share it.
 - `find` and `system`: the search for a TPU; `probe` and `versions` try the one that was found.
+- `tfrecords`: packed recordings that TensorFlow reads.
 - `compile`: the step compiled without a TPU. `hlo`, `cost` and `roofline` estimate its time.
 """
 

@@ -60,7 +60,7 @@ def test_training_lets_its_backend_trace(tmp_path, monkeypatch):
 JAX = """
 import sys, json
 from pathlib import Path
-from cortext.training.xla_dump import dump_xla
+from cortext_tpu.xla_dump import dump_xla
 from cortext_tpu.profile import traced_jax
 folder = Path(sys.argv[1])
 dump_xla(folder / "a dump")
@@ -76,7 +76,7 @@ print(json.dumps([path.name for path in folder.rglob("*") if path.is_file()]))
 TENSORFLOW = """
 import sys, json
 from pathlib import Path
-from cortext.training.xla_dump import dump_xla
+from cortext_tpu.xla_dump import dump_xla
 from cortext_tpu.profile import traced_tensorflow
 folder = Path(sys.argv[1])
 dump_xla(folder / "a dump")

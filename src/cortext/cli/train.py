@@ -19,6 +19,7 @@ from cortext.cli.console import (
     print_lines,
 )
 from cortext.cli.options import named_data
+from cortext.entry_points import load
 from cortext.errors import ConfigError
 from cortext.plugins import load_plugins
 from cortext.settings import Setting
@@ -61,7 +62,6 @@ class JobOptions:
     def begin(self) -> DeviceSpec:
         """Return the device and its backend; switch XLA's dump on if `xla_dump` is set."""
         from cortext.training import DeviceSpec
-        from cortext.training.xla_dump import dump_xla
 
         spec = DeviceSpec(self.device, self.backend, self.tpu, self.tpu_engine, self.require_cores)  # type: ignore[arg-type] # it checks them
         if self.xla_dump is not None:
@@ -69,7 +69,7 @@ class JobOptions:
                 raise ConfigError(
                     f"--xla-dump is given, and XLA compiles nothing with --device {self.device}"
                 )
-            dump_xla(self.xla_dump)
+            load("cortext.xla", "dump")(self.xla_dump)
         return spec
 
 

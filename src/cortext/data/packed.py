@@ -22,8 +22,8 @@ from cortext.data.packed_index import PACKED_FILES, is_packed, write_index
 from cortext.data.packed_split import Batch, PackedSplit
 from cortext.data.rebin import Rebinning
 from cortext.data.scaling import ROLLING_NOTE, RollingZScore
-from cortext.data.tfrecords import RecordFiles
 from cortext.data.trial import Trial
+from cortext.entry_points import load
 from cortext.errors import ConfigError, DataError, shown
 from cortext.files import atomic_directory, disk_errors, refuse_foreign
 from cortext.processes import Progress
@@ -226,7 +226,8 @@ class _SplitWriter:
 
     def __init__(self, dataset: Dataset, split: str, folder: Path, format: str) -> None:
         self._days = {session.name: day for day, session in enumerate(dataset.sessions)}
-        self._files = (RecordFiles if format == "tfrecord" else MapFile)(folder, split)
+        writer = load("cortext.packed_formats", format) if format == "tfrecord" else MapFile
+        self._files = writer(folder, split)
         self._numbers: list[tuple[int, ...]] = []
         self._labels: list[np.ndarray] = [np.empty(0, dtype=np.int16)]
         self._sentences: list[str | None] = []
@@ -259,7 +260,7 @@ class _SplitWriter:
             "sentences": self._sentences,
             "corpora": self._corpora,
         }
-        if isinstance(self._files, RecordFiles):
+        if not isinstance(self._files, MapFile):  # TFRecord files
             entry["records"] = self._files.sizes
             records = np.array(self._files.records, dtype=np.int64).reshape(-1, 2)
             arrays["file"], arrays["byte"] = records.T.copy()

@@ -1,8 +1,8 @@
 """A packed directory, its splits, source and checksums; and opening recordings, packed or not.
 
 It holds, per split, `<split>.f16` (the bins of all trials one after another, [sum of T, C] float16)
-or TFRecord files (`<split>-00000.tfrecord` ..., see `tfrecords.py`), which TensorFlow reads without
-this package; `index.npz` (numbers per trial, labels) and `index.json` (sessions, sentences,
+or TFRecord files (`<split>-00000.tfrecord` ..., written by `cortext_tpu`), which TensorFlow reads
+without this package; `index.npz` (numbers per trial, labels) and `index.json` (sessions, sentences,
 sources, trials left out, checksums). Half precision keeps three significant digits of z-scored
 features, well below their noise, and halves memory and disk.
 

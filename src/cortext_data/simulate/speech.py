@@ -15,9 +15,9 @@ from statistics import NormalDist
 import numpy as np
 
 from cortext.data.trial import BIN_MS
-from cortext.text.durations import RELATIVE_DURATION
 from cortext.text.inventory import Inventory
 from cortext.text.lexicon import Pronunciation
+from cortext_data.durations import RELATIVE_DURATION
 from cortext_data.simulate.config import STEP_MS, SimulatorConfig
 from cortext_data.simulate.streams import Purpose, stream
 

@@ -18,9 +18,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from cortext.errors import TextError
-from cortext.text.durations import RELATIVE_DURATION
 from cortext.text.inventory import SIL
 from cortext.text.pronunciation import to_phonemes
+from cortext_data.durations import RELATIVE_DURATION
 from cortext_live.voices.voice import SAMPLE_RATE, Voice
 
 FRAME_MS, WINDOW, FFT = 5, 320, 1024

@@ -17,9 +17,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from cortext.errors import LanguageModelError, MissingLibrary, TextError
-from cortext.text.durations import RELATIVE_DURATION
 from cortext.text.inventory import ARPABET
 from cortext.text.language import LANGUAGES, Language
+from cortext_data.durations import RELATIVE_DURATION
 from cortext_live.voices import Voice, open_voice
 from cortext_live.voices.formant import SOUNDS, FormantVoice, tracks
 from cortext_live.voices.voice import resampled, trimmed

@@ -21,7 +21,7 @@ from cortext_live.page.sources import Replay
 pytestmark = pytest.mark.tf
 tf = pytest.importorskip("tensorflow", reason="run `make test-tf`")
 
-from cortext.data import tfrecords
+from cortext_tpu import tfrecords
 
 SPEC = {
     "features": tf.io.FixedLenFeature([], tf.string),

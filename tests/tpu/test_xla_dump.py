@@ -1,7 +1,7 @@
 import pytest
 
 from cortext.errors import ConfigError
-from cortext.training.xla_dump import dump_xla
+from cortext_tpu.xla_dump import dump_xla
 
 
 def test_flags_that_were_set_stay(tmp_path):
