@@ -36,6 +36,7 @@ from cortext.training.setup import new_model
 from cortext_data.readers.t12 import t12
 from cortext_data.simulate import SimulatorConfig, simulate
 from cortext_live import Pipeline
+from cortext_live.adapt import adapt
 from cortext_live.core.acoustic_stream import AcousticStream, EndpointOptions, PipelineOptions
 from cortext_live.steps.stepping import TorchStepper, open_stepper
 from cortext_live.voices import open_voice
@@ -339,7 +340,7 @@ TRAINING: Table = {
             *({"callbacks": [print]}, {"callbacks": [training.Callback]}),
         ),
     ),
-    "adapt": (lambda w, v: training.adapt(v, w.packed, w.root / "a"), PATHS),
+    "adapt": (lambda w, v: adapt(v, w.packed, w.root / "a"), PATHS),
     "Sampler": (
         lambda w, v: data.DayBalancedSampler(*v),
         (

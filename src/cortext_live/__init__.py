@@ -5,6 +5,7 @@ Stands on `cortext`, `cortext_lm` (a large model, live) and `cortext_data` (simu
 Begin with:
 
 - `steps.stepping`: a model that reads one patch at a time.
+- `adapt.adapt`: a model learns a new day from labelled trials.
 - `core.pipeline`: from bins to words, without files or sockets. All servers use it.
 - `page.server`: the web page of `cortext serve`; `page.decoding_thread` decodes for it.
 - `brand.process` and `lm_server.server`: the servers on Redis, for rigs.

@@ -45,7 +45,7 @@ PARTS: dict[str, dict[str, Part]] = {
             ),
         ),
         "Training": Part(
-            "Train and adapt models, watch a training, and register losses and tasks of your own.",
+            "Train models, watch a training, and register losses and tasks of your own.",
             (
                 "cortext.training.*",
                 "cortext.training.loss.ctc_loss",
@@ -120,8 +120,8 @@ PARTS: dict[str, dict[str, Part]] = {
     },
     "cortext_live": {
         "Live decoding": Part(
-            "Decode features while they arrive, keep a log of daily use, learn from it, and speak"
-            " text aloud.",
+            "Decode features while they arrive, adapt to a new day, keep a log of daily use, learn"
+            " from it, and speak text aloud.",
             (
                 "cortext_live.*",
                 "cortext_live.core.pipeline.Pipeline",
@@ -129,6 +129,8 @@ PARTS: dict[str, dict[str, Part]] = {
                 "cortext_live.core.acoustic_stream.PipelineOptions",
                 "cortext_live.core.acoustic_stream.EndpointOptions",
                 "cortext_live.core.decoder.with_llm",
+                "cortext_live.adapt.AdaptSummary",
+                "cortext_live.adapt.adapt",
                 "cortext_live.recalibration.adapting.adapt_unlabelled",
                 "cortext_live.recalibration.learner.Learner",
                 "cortext_live.recalibration.state.LearnerStore",
@@ -189,7 +191,7 @@ PARTS: dict[str, dict[str, Part]] = {
         ),
     },
 }
-"""The pages of each package. `cortext_bench` has commands alone."""
+"""The pages of each package. `cortext_bench` has commands alone; the core asks for `cortext_cuda`."""
 
 
 def packages() -> griffe.ModulesCollection:

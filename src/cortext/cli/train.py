@@ -26,7 +26,7 @@ from cortext.settings import Setting
 
 if TYPE_CHECKING:
     from cortext.evaluation.fit.options import FittedOptions
-    from cortext.training import AdaptSummary, DeviceSpec, RunSummary
+    from cortext.training import DeviceSpec
 
 
 @dataclass(frozen=True)
@@ -160,7 +160,7 @@ def train(
     print_lines(summary, f"look-ahead: {look_ahead_text(summary.look_ahead_ms)}")
     print_fitted(fit.found)
     print_left_out(summary.skipped)
-    print_unlabelled(summary)
+    print_unlabelled(summary.n_unlabelled)
 
 
 def pretrain(
@@ -222,10 +222,10 @@ def pretrain(
     print_left_out(summary.skipped)
 
 
-def print_unlabelled(summary: RunSummary | AdaptSummary) -> None:
+def print_unlabelled(n_trials: int) -> None:
     """Print how many training trials were left out without a label."""
-    if summary.n_unlabelled:
-        print_lines(f"training trials left out without a label: {summary.n_unlabelled:,}")
+    if n_trials:
+        print_lines(f"training trials left out without a label: {n_trials:,}")
 
 
 def word_errors(fitted: dict[str, FittedOptions]) -> dict[str, Any]:

@@ -1,6 +1,5 @@
 """Training of acoustic models."""
 
-from cortext.training.adapt import AdaptSummary, adapt
 from cortext.training.adversarial import AdversarialConfig
 from cortext.training.backend import DeviceSpec
 from cortext.training.callbacks import Callback, Trains
@@ -14,7 +13,6 @@ from cortext.training.trainer import Trainer
 
 __all__ = [
     "LOSSES",
-    "AdaptSummary",
     "AdversarialConfig",
     "CTCTask",
     "Callback",
@@ -27,7 +25,6 @@ __all__ = [
     "TrainConfig",
     "Trainer",
     "Trains",
-    "adapt",
     "read_train_config",
     "register_loss",
     "register_task",

@@ -108,7 +108,7 @@ def adapt(
     """
     from cortext.evaluation.fit.callback import FitDecoder
     from cortext.models.participants import run_for
-    from cortext.training import adapt as adapt_model
+    from cortext_live.adapt import adapt as adapt_model
 
     _check(call, unlabelled, lm)
     load_plugins(plugins)
@@ -164,7 +164,7 @@ def adapt(
     print_lines(summary)
     print_fitted(fit.found)
     print_left_out(summary.skipped)
-    print_unlabelled(summary)
+    print_unlabelled(summary.n_unlabelled)
 
 
 def _check(call: typer.Context, unlabelled: str | None, lm: Path | None) -> None:

@@ -23,11 +23,11 @@ from cortext.evaluation.fit.options import FittedOptions
 from cortext.evaluation.settings import Options
 from cortext.files import atomic_directory, atomic_write, check_writable, disk_errors
 from cortext.models import AcousticModel, load_model, save_model
-from cortext.training.adapt import check_new, run_config, write_adaptation
-from cortext.training.adapt_trials import opened, session_to_adapt_to
 from cortext.training.config import TrainConfig
 from cortext.training.progress import reading_bar
 from cortext.training.summary import write_summary
+from cortext_live.adapt import check_new, run_config, write_adaptation
+from cortext_live.adapt_trials import opened, session_to_adapt_to
 from cortext_live.recalibration.labels import labelling_search
 from cortext_live.recalibration.learner import Learner
 from cortext_live.recalibration.old_sentences import old_sentences

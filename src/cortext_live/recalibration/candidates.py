@@ -14,7 +14,7 @@ from cortext.evaluation.fit.confidence import FittedConfidence
 from cortext.evaluation.fit.options import FittedOptions
 from cortext.files import atomic_write
 from cortext.models import AcousticModel, save_model
-from cortext.training.adapt import run_config
+from cortext_live.adapt import run_config
 from cortext_live.recalibration.chain import Chain, model_folder
 from cortext_live.recalibration.chain_entries import ChainContents, Entry
 from cortext_live.recalibration.decisions import ChainDecisions

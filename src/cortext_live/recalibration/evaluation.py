@@ -27,8 +27,8 @@ from cortext.models.participants import run_for
 from cortext.processes import Progress
 from cortext.tables import json_text
 from cortext.text.metrics import EditCounts, edit_counts
-from cortext.training.adapt import run_config
 from cortext.training.participants.recordings import open_for
+from cortext_live.adapt import run_config
 from cortext_live.recalibration.labels import labelling_search
 from cortext_live.recalibration.learner import Learner
 from cortext_live.recalibration.online import (

@@ -18,11 +18,11 @@ import torch
 from cortext.data.checks import frames_needed
 from cortext.features import build_augmentations, prepare
 from cortext.models import AcousticModel
-from cortext.training.adapt import learning_parts, with_day
 from cortext.training.batches import AUGMENTATION, DROPOUT, TrainBatch, derived_seed
 from cortext.training.config import TrainConfig
 from cortext.training.loss import build_loss, loss_kind
 from cortext.training.optim import Optimizer
+from cortext_live.adapt import learning_parts, with_day
 from cortext_live.recalibration.replay import LabelledSentence, ReplayMemory
 from cortext_live.recalibration.settings import LearningSettings
 from cortext_live.recalibration.wildcard import WildcardCTC

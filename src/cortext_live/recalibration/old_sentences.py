@@ -7,10 +7,10 @@ from pathlib import Path
 
 from cortext.data.packed import PackedDataset
 from cortext.models import AcousticModel
-from cortext.training.adapt_trials import opened, trials_of_old_days
 from cortext.training.config import TrainConfig
 from cortext.training.progress import reading_bar
 from cortext.training.setup import with_labels
+from cortext_live.adapt_trials import opened, trials_of_old_days
 from cortext_live.recalibration.replay import LabelledSentence, labelled_sentence
 
 

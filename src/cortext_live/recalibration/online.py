@@ -22,7 +22,7 @@ from cortext.decoding.log_probs import log_softmax
 from cortext.evaluation.recognise import unfit_trial
 from cortext.models import AcousticModel, load_model
 from cortext.processes import Progress
-from cortext.training.adapt import adapt, with_day
+from cortext_live.adapt import adapt, with_day
 from cortext_live.recalibration.labels import confidence_of, pseudo_label
 from cortext_live.recalibration.learner import Learner, Learnt
 from cortext_live.recalibration.replay import labelled_sentence

@@ -10,7 +10,7 @@ from cortext.data.packed import PackedDataset
 from cortext.errors import CortextError, RunError
 from cortext.files import disk_errors, exclusive
 from cortext.models import load_model
-from cortext.training.adapt import run_config
+from cortext_live.adapt import run_config
 from cortext_live.recalibration.chain import model_folder, verify_model
 from cortext_live.recalibration.chain_entries import ChainContents
 from cortext_live.recalibration.forgetting import LEARNER, forget_in_store

@@ -7,7 +7,8 @@ from right_plugin import RIGHT
 from cortext.evaluation import evaluate
 from cortext.models import MODELS
 from cortext.plugins import load_plugin
-from cortext.training import adapt, train
+from cortext.training import train
+from cortext_live.adapt import adapt
 
 
 def test_a_model_with_extras_trains_is_evaluated_and_adapted(packed, config, tmp_path, registries):

@@ -21,9 +21,10 @@ from cortext.decoding.ngram import LanguageModel
 from cortext.errors import DataError, RunError
 from cortext.evaluation.recognise import recognise
 from cortext.models import load_model
-from cortext.training import adapt, train
+from cortext.training import train
 from cortext.training.participants.trainer import JointTrainer
 from cortext.training.trainer import Trainer
+from cortext_live.adapt import adapt
 from cortext_live.core.gate_fit import fit_gate
 from cortext_live.page.settings import LiveSettings
 from cortext_live.page.setup import open_decoding

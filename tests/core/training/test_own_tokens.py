@@ -30,10 +30,11 @@ from cortext.models import AcousticModel, build_model, load_model, register, sav
 from cortext.models.card import Smoothing
 from cortext.text.inventory import LM, Inventory
 from cortext.text.language import LANGUAGES
-from cortext.training import Trainer, adapt, train, validate
+from cortext.training import Trainer, train, validate
 from cortext.training.config import register_task
 from cortext.training.setup import new_model
 from cortext.training.task import Task
+from cortext_live.adapt import adapt
 from cortext_published.release.exchange import export_release
 
 

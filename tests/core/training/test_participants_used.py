@@ -25,9 +25,10 @@ from cortext.evaluation.fit.options import FittedOptions
 from cortext.evaluation.recognise import recognise
 from cortext.models import load_model
 from cortext.models.participants import participant_run
-from cortext.training import adapt, train
+from cortext.training import train
 from cortext.training.checkpoint import read_identity
 from cortext.training.participants.trainer import JointTrainer
+from cortext_live.adapt import adapt
 
 # The run of each participant.
 

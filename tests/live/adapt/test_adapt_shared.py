@@ -13,7 +13,8 @@ from cortext.features import Augmentation
 from cortext.models import GRUConfig, TransformerConfig, load_model
 from cortext.models.inputs import InputNetworkConfig
 from cortext.models.transformer import EmbeddingConfig
-from cortext.training import DatasetConfig, TrainConfig, adapt, train
+from cortext.training import DatasetConfig, TrainConfig, train
+from cortext_live.adapt import adapt
 
 OLD = ("t15.2023.08.11", "t15.2023.08.13")
 NEW = "t15.2023.08.18"

@@ -18,8 +18,9 @@ from cortext.evaluation import evaluate
 from cortext.features import Augmentation
 from cortext.models import load_model
 from cortext.models.gru import GRUConfig, InputNetworkConfig
-from cortext.training import DatasetConfig, TrainConfig, Trainer, adapt, train
-from cortext.training.adapt_trials import in_order_of_recording, trials_of_old_days
+from cortext.training import DatasetConfig, TrainConfig, Trainer, train
+from cortext_live.adapt import adapt
+from cortext_live.adapt_trials import in_order_of_recording, trials_of_old_days
 
 OLD = ("t15.2023.08.11", "t15.2023.08.13")
 NEW = "t15.2023.08.18"

@@ -32,13 +32,6 @@ from cortext.errors import ConfigError, Interrupted, RunError
 from cortext.files import atomic_write
 from cortext.models import AcousticModel, build_model, load_model
 from cortext.provenance import provenance
-from cortext.training.adapt_trials import (
-    in_order_of_recording,
-    opened,
-    session_to_adapt_to,
-    trials_of_day,
-    trials_of_old_days,
-)
 from cortext.training.batches import Batches
 from cortext.training.config import TrainConfig, read_run_config
 from cortext.training.loss import ctc_loss
@@ -46,6 +39,13 @@ from cortext.training.progress import reading_bar
 from cortext.training.setup import with_labels
 from cortext.training.summary import RunSummary
 from cortext.training.trainer import Trainer
+from cortext_live.adapt_trials import (
+    in_order_of_recording,
+    opened,
+    session_to_adapt_to,
+    trials_of_day,
+    trials_of_old_days,
+)
 
 TRIALS_PER_DAY = 16
 """Number of trials of a day in a batch."""
