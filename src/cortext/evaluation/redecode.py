@@ -82,7 +82,7 @@ class SavedEvaluation:
     def log_probs(self, temperature: float) -> list[np.ndarray]:
         """Return the natural-log probabilities of each trial, float32 [P, V]."""
         return [
-            # Rounded twice, as those of the run are where an ensemble searches it: the same bits.
+            # Normalised again, as an average of this run alone is: the same but for rounding.
             to_log_probs(to_log_probs(self.files.log_probs(trial.key)), temperature)
             for trial in self.trials
         ]
