@@ -32,7 +32,7 @@ OPEN = "open vocabulary"
 
 
 @dataclass(frozen=True)
-class Comparison:
+class RedecodedErrors:
     """Word errors of some trials: of the sentences that the evaluation holds, and decoded now.
 
     Attributes:
@@ -113,7 +113,7 @@ class Redecoded:
 
     lists: dict[int, NBest]
     published: bool
-    rows: tuple[Comparison, ...]
+    rows: tuple[RedecodedErrors, ...]
     n_cross_fitted: int = 0
     inventory: Inventory = RELEASE
 
@@ -203,7 +203,7 @@ def _decoded(
     return {number: found[number] for number in numbers}
 
 
-def _compared(saved: SavedEvaluation, lists: Mapping[int, NBest]) -> Iterator[Comparison]:
+def _compared(saved: SavedEvaluation, lists: Mapping[int, NBest]) -> Iterator[RedecodedErrors]:
     """Yield the rates of each vocabulary, of the other trials, and of all of them."""
     language = saved.origin.language
     everything = {trial.number for trial in saved.trials}
@@ -223,7 +223,7 @@ def _compared(saved: SavedEvaluation, lists: Mapping[int, NBest]) -> Iterator[Co
                 for trial in chosen
             ]
             now = [lists[trial.number][0].text for trial in chosen]
-            yield Comparison(
+            yield RedecodedErrors(
                 name,
                 len(chosen),
                 per.get(name),
