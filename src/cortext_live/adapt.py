@@ -37,13 +37,11 @@ from cortext.training.config import TrainConfig, read_run_config
 from cortext.training.loss import ctc_loss
 from cortext.training.progress import reading_bar
 from cortext.training.setup import with_labels
-from cortext.training.summary import RunSummary
 from cortext.training.trainer import Trainer
 from cortext_live.adapt_trials import (
-    in_order_of_recording,
+    DayTrials,
+    choose_day,
     opened,
-    session_to_adapt_to,
-    trials_of_day,
     trials_of_old_days,
 )
 
@@ -179,24 +177,17 @@ def adapt(
         old = None
         if old_data is not None:
             old = opened(old_data, source, ("train",), skip_bad, bar, progress)
-    labelled = with_labels(new)
-    train = labelled.split("train")
-    recorded = [labelled.sessions[day] for day in np.unique(train.day_N)]
-    wanted_of = "training trials of session {} with a label"
-    name = session_to_adapt_to(source, recorded, session, labelled.path, wanted_of)
-    chosen = trials_of_day(labelled, name, trials, config)
-    model = source if name in source.sessions else with_day(source, name)
-    day = model.sessions.index(name)
-    settings = _settings(
-        config, model, day, len(chosen.split("train")), old is not None, whole_model, batches
-    )
+    day = choose_day(source, new, session, trials, config)
+    model = source if day.session in source.sessions else with_day(source, day.session)
+    settings = _settings(config, model, day, old is not None, whole_model, batches)
+    learnt_from = day.data
     if old is not None:
-        known = [session for session in source.sessions if session != name]
-        chosen = joined([chosen, trials_of_old_days(with_labels(old), known, old_trials, config)])
-    n_unlabelled = _n_trials(new, name) - _n_trials(labelled, name)
+        known = [name for name in source.sessions if name != day.session]
+        of_old_days = trials_of_old_days(with_labels(old), known, old_trials, config)
+        learnt_from = joined([day.data, of_old_days])
     with Trainer(
         settings,
-        chosen,
+        learnt_from,
         out,
         model=model,
         device=device,
@@ -205,15 +196,7 @@ def adapt(
         check=False,  # the model has been trained before
     ) as trainer:
         with _emptied_on_failure(out):
-            losses = {}
-            if _has_day_layers(model):
-                losses = _begin_as_nearest(trainer, day, len(source.sessions), progress)
-            before = trainer.validate()
-            result = trainer.run()
-            assert result is not None  # it has run to the end
-            seconds = round(time.perf_counter() - started, 2)
-            summary = _summary(trainer, day, result, before, losses, str(run), whole_model, seconds)
-            summary = replace(summary, n_unlabelled=n_unlabelled)
+            summary = _adapted(trainer, source, day, str(run), whole_model, started, progress)
             write_adaptation(out, summary.to_json())
         then(trainer)
     return summary
@@ -223,11 +206,6 @@ def write_adaptation(run: Path, summary: Mapping[str, Any]) -> None:
     """Write `adaptation.json` of a run: the summary of its adaptation, and the provenance."""
     text = json.dumps({**summary, "provenance": provenance()}, indent=2, default=str)
     atomic_write(run / "adaptation.json", text.encode())
-
-
-def _n_trials(data: PackedDataset, session: str) -> int:
-    """Return the number of a day's training trials."""
-    return len(in_order_of_recording(data.split("train"), session))
 
 
 @contextmanager
@@ -337,8 +315,7 @@ def learning_parts(model: AcousticModel) -> list[str]:
 def _settings(
     config: TrainConfig,
     model: AcousticModel,
-    day: int,
-    n_trials: int,
+    day: DayTrials,
     mixed: bool,
     whole_model: bool,
     batches: int,
@@ -348,7 +325,8 @@ def _settings(
     Few trials overfit: the fewer there are, the smaller the learning rate. The numbers were chosen
     on simulated drift over two days to three weeks; see docs/measured/adapt.md.
     """
-    lr_day = min(4e-3, 1e-4 * n_trials)
+    number = model.sessions.index(day.session)
+    lr_day = min(4e-3, 1e-4 * len(day.data.split("train")))
     lr = lr_day / 8
     warmup = batches // 10
     n_days = 2 if mixed else 1
@@ -357,9 +335,9 @@ def _settings(
         batch_size=TRIALS_PER_DAY * n_days,
         days_per_batch=n_days,
         length_buckets=1,
-        must_include_days=[day] if mixed else None,
+        must_include_days=[number] if mixed else None,
         sessions=None,
-        dataset_probability_val=[float(number == day) for number in range(len(model.sessions))],
+        dataset_probability_val=[float(name == day.session) for name in model.sessions],
     )
     return replace(
         config,
@@ -429,24 +407,31 @@ def _begin_as_nearest(trainer: Trainer, day: int, n_known: int, progress: bool) 
     return losses
 
 
-def _summary(
+def _adapted(
     trainer: Trainer,
-    day: int,
-    result: RunSummary,
-    before: dict[str, Any],
-    losses: dict[str, float],
-    source: str,
+    source: AcousticModel,
+    day: DayTrials,
+    run: str,
     whole_model: bool,
-    seconds: float,
+    started: float,
+    progress: bool,
 ) -> AdaptSummary:
-    split = trainer.train_split
-    n_trials = int((trainer.layer_of_day[split.day_N] == day).sum())
-    own = trainer.validator.batches.split.name == "val"
+    """Begin with the nearest day's layer, train to the end, and return the result."""
+    number = trainer.model.sessions.index(day.session)
+    losses = {}
+    if _has_day_layers(source):
+        losses = _begin_as_nearest(trainer, number, len(source.sessions), progress)
+    before = trainer.validate()
+    result = trainer.run()
+    assert result is not None  # it has run to the end
     assert result.val_per is not None  # the task is CTC
+    split = trainer.train_split
+    n_trials = int((trainer.layer_of_day[split.day_N] == number).sum())
+    own = trainer.validator.batches.split.name == "val"
     return AdaptSummary(
         run=result.run,
-        source=source,
-        session=trainer.model.sessions[day],
+        source=run,
+        session=day.session,
         nearest=min(losses, key=losses.__getitem__, default=None),
         loss_by_session=losses,
         whole_model=whole_model,
@@ -461,6 +446,7 @@ def _summary(
         batches=result.steps,
         best_step=result.best_step,
         skipped=result.skipped,
-        seconds=seconds,
+        seconds=round(time.perf_counter() - started, 2),
+        n_unlabelled=day.n_unlabelled,
         errors=result.errors,
     )

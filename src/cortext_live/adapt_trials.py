@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from cortext.models import AcousticModel
 from cortext.processes import Progress
 from cortext.training.config import TrainConfig
 from cortext.training.participants.recordings import open_for
+from cortext.training.setup import with_labels
 
 
 def opened(
@@ -55,6 +57,47 @@ def opened(
             found, where=data.path, fix="give recordings like those the run was trained on"
         )
     return data
+
+
+@dataclass(frozen=True)
+class DayTrials:
+    """The trials of a day to adapt to.
+
+    Attributes:
+        session: The day.
+        data: The recordings, showing the day's trials alone.
+        n_unlabelled: Number of its training trials that were left out because they have no label.
+    """
+
+    session: str
+    data: PackedDataset
+    n_unlabelled: int
+
+
+def choose_day(
+    model: AcousticModel,
+    data: PackedDataset,
+    wanted: str | None,
+    trials: int | None,
+    config: TrainConfig,
+) -> DayTrials:
+    """Return the day to adapt to, with its trials.
+
+    Args:
+        model: The model that is adapted.
+        data: The recordings.
+        wanted: See `session_to_adapt_to`.
+        trials: See `trials_of_day`.
+        config: See `trials_of_day`.
+    """
+    labelled = with_labels(data)
+    recorded = [labelled.sessions[day] for day in np.unique(labelled.split("train").day_N)]
+    wanted_of = "training trials of session {} with a label"
+    name = session_to_adapt_to(model, recorded, wanted, labelled.path, wanted_of)
+    every, known = (
+        len(in_order_of_recording(each.split("train"), name)) for each in (data, labelled)
+    )
+    return DayTrials(name, trials_of_day(labelled, name, trials, config), every - known)
 
 
 def session_to_adapt_to(

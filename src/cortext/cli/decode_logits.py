@@ -24,6 +24,7 @@ from cortext.settings import Setting
 if TYPE_CHECKING:
     from cortext.decoding import Decoder, NBest
     from cortext.evaluation.decoder_options import ChosenOptions
+    from cortext.evaluation.redecode import Redecoded
     from cortext.text.metrics import ErrorRate
 
 
@@ -64,18 +65,10 @@ def decode_saved_logits(
 ) -> None:
     """Decode logits in a file, or those of an evaluation directory, and print the result."""
     decoder, chosen = _decoder(search)
-    settings: dict[str, Any] = {
-        "temperature": saved.temperature,
-        "context": search.context,
-        "threads": search.threads or available_cores(),
-    }
-    assert saved.logits is not None
     if saved.order is None:
-        settings |= {"options": chosen}
-        _decode_evaluation(saved.logits, decoder, out, settings, as_json)
+        _decode_evaluation(saved, decoder, chosen, out, search, as_json)
     else:
-        settings |= {"scores": saved.scores}
-        _decode_file(saved.logits, saved.order, decoder, out, settings, as_json)
+        _decode_file(saved, saved.order, decoder, out, search, as_json)
 
 
 def _decoder(search: SearchSettings) -> tuple[Decoder, ChosenOptions]:
@@ -100,26 +93,32 @@ def _notes(decoder: Decoder, lists: Mapping[Any, NBest], doubts: Sequence[str] =
 
 
 def _decode_file(
-    logits: Path, order: str, decoder: Decoder, out: Path, settings: dict[str, Any], as_json: bool
+    saved: SavedLogitsOptions,
+    order: str,
+    decoder: Decoder,
+    out: Path,
+    search: SearchSettings,
+    as_json: bool,
 ) -> None:
-    """Decode the logits in a file and print the result.
-
-    Args:
-        logits: The file.
-        order: Order of its tokens.
-        decoder: The decoder.
-        out: CSV file to write.
-        settings: Other arguments of `decode_saved`.
-        as_json: Print JSON.
-    """
+    """Decode the logits in a file, whose tokens are in an order, and print the result."""
     from cortext.decoding.saved import decode_saved
     from cortext.text.inventory import read_inventory
 
+    assert saved.logits is not None
     inventory = read_inventory(order)
     doubts: list[str] = []
     with progress_bar("decoding") as progress:
         found = decode_saved(
-            logits, inventory, decoder, out, progress=progress, note=doubts.append, **settings
+            saved.logits,
+            inventory,
+            decoder,
+            out,
+            scores=saved.scores,
+            temperature=saved.temperature,
+            threads=search.threads or available_cores(),
+            context=search.context,
+            progress=progress,
+            note=doubts.append,
         )
     notes = _notes(decoder, found, doubts)
     if as_json:
@@ -145,21 +144,28 @@ def _listed(found: Mapping[Any, NBest], out: Path) -> dict[str, Any]:
 
 
 def _decode_evaluation(
-    directory: Path, decoder: Decoder, out: Path, settings: dict[str, Any], as_json: bool
+    saved: SavedLogitsOptions,
+    decoder: Decoder,
+    chosen: ChosenOptions,
+    out: Path,
+    search: SearchSettings,
+    as_json: bool,
 ) -> None:
-    """Decode the logits of an evaluation and print word errors beside those of its sentences.
-
-    Args:
-        directory: The evaluation directory.
-        decoder: The decoder.
-        out: CSV file to write.
-        settings: Other arguments of `decode_evaluation`.
-        as_json: Print JSON.
-    """
+    """Decode the logits of an evaluation and print word errors beside those of its sentences."""
     from cortext.evaluation.redecode import decode_evaluation
 
+    assert saved.logits is not None
     with progress_bar("decoding") as progress:
-        found = decode_evaluation(directory, decoder, out, progress=progress, **settings)
+        found = decode_evaluation(
+            saved.logits,
+            decoder,
+            out,
+            options=chosen,
+            temperature=saved.temperature,
+            threads=search.threads or available_cores(),
+            context=search.context,
+            progress=progress,
+        )
     notes = _notes(decoder, found.lists)
     if as_json:
         print_json(
@@ -167,18 +173,16 @@ def _decode_evaluation(
             | {"rates": found.to_json(), "notes": notes, "n_cross_fitted": found.n_cross_fitted}
         )
         return
+    _print_rates(found)
+    print_lines(f"{out}: {len(found.lists)} rows")
+
+
+def _print_rates(found: Redecoded) -> None:
+    """Print the token and word errors of an evaluation, if its trials have references."""
     before = "as published" if found.published else "in the evaluation"
     now = "WER decoded now" + (", cross-fitted" if found.n_cross_fitted else "")
-    columns = [
-        "",
-        "trials",
-        "words",
-        found.inventory.error_rate,
-        f"WER {before}",
-        "95 %",
-        now,
-        "95 %",
-    ]
+    tokens = found.inventory.error_rate
+    columns = ["", "trials", "words", tokens, f"WER {before}", "95 %", now, "95 %"]
     rows = [
         (
             row.name,
@@ -192,7 +196,6 @@ def _decode_evaluation(
     ]
     if rows:
         print_table("", columns, rows)
-    print_lines(f"{out}: {len(found.lists)} rows")
 
 
 def _rate(rate: ErrorRate) -> tuple[str, str]:

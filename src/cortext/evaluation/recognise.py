@@ -140,65 +140,147 @@ def recognise(
         CortextError: For all that `evaluate` refuses.
     """
     run = run_for(as_path(run, "run"), data)
-    where = data_path(data)
     check_function(progress, "progress")
     check_type(fit, bool, "fit", "True or False")
     search = search or SearchSettings()
     check_search(search, fit)
     seconds: dict[str, float] = {}
     with stage(seconds, "load"):
-        words = None
-        if search.lm is not None:
-            words = WordSearch(run, search.lm, search, fit)
         blocks = Description.read(description) if description is not None else Description()
-        model = load_model(run, device)
-        cache = _packed_by_training(run, where)
-        packed = open_for(model.conventions, data, cache, skip_bad=skip_bad)
-        trials_of = packed.split(split)
-        packed.verify(splits=[split])  # reads every byte: a damaged copy would only decode worse
-        _check_fits(model, packed, where)
-        if words is not None:
-            words.require(model)
-        ids, skipped = number_trials(trials_of, packed.bad_trials)
-        knows_all = logits is not None
-        chosen = _choose(model, trials_of, ids, skipped, skip_bad, where, knows_all=knows_all)
-    parts = 1 if words is None else 1 + words.stages
-    reports = [part_of(progress, part, parts) for part in range(parts)]
+        opened = open_split(
+            run, data, split, search, fit, device, skip_bad, knows_all=logits is not None
+        )
+    words = opened.words
+    n_parts = 1 if words is None else 1 + words.stages
+    reports = [part_of(progress, part, n_parts) for part in range(n_parts)]
     with stage(seconds, "model"):
-        if logits is None:
-            logits = dict(zip(chosen, logits_of(model, trials_of, chosen, reports[0]), strict=True))
-        trials = [_trial(trials_of, i, ids[i], logits[i], model, blocks) for i in chosen]
-    if words is not None:
-        log_probs = [log_softmax(trial.logits_PV) for trial in trials]
-        names = [TrialName.of(trials_of, i) for i in chosen]
-        if fit:
-            with stage(seconds, "fit"):
-                words.fit(log_probs, names, model.inventory, (str(where), split), reports[1])
-                words.fit_confidence(model, trials_of, chosen, str(where), reports[2])
-        found = words.sentences(log_probs, names, model.inventory, seconds, reports[1 + 2 * fit :])
-        # The search counts frames, and gives each one 80 ms.
-        timed = [nbest.timed(model.frame_ms) for nbest in found]
-        trials = [replace(trial, nbest=nbest) for trial, nbest in zip(trials, timed, strict=True)]
-    return Recognised(
-        data=packed,
-        split=split,
-        model=model,
-        engine="native",
-        trials=tuple(trials),
-        days=packed.post_implant_day,
-        indices=tuple(chosen),
-        skipped=skipped,
-        lm=None if words is None else words.lm,
-        options=None if words is None else words.options,
-        confidence=None if words is None else words.confidence,
-        cross_fitted={
-            trials[number].id: options
-            for number, options in (words.cross_fitted.items() if words else ())
-        },
-        seconds=seconds,
-        llm=None if words is None else words.about_llm,
-        conventions=packed.conventions,
+        trials = with_logits(opened, logits, blocks, reports[0])
+    if words is None:
+        return opened.recognised(trials, seconds)
+    trials = with_sentences(opened, words, trials, fit, seconds, reports[1:])
+    return replace(
+        opened.recognised(trials, seconds),
+        lm=words.lm,
+        options=words.options,
+        confidence=words.confidence,
+        cross_fitted={trials[n].id: options for n, options in words.cross_fitted.items()},
+        llm=words.about_llm,
     )
+
+
+@dataclass(frozen=True)
+class OpenSplit:
+    """A split, the model that reads it, and the search for its words.
+
+    Attributes:
+        source: Directory of the recordings, as it was given.
+        data: The recordings.
+        split: The trials of the split.
+        ids: Number of each trial; see `number_trials`.
+        chosen: Positions in the split of the trials that the model can read, by their numbers.
+        skipped: Why other trials were left out, by number.
+        words: None where no words are searched for.
+    """
+
+    source: Path
+    data: PackedDataset
+    split: PackedSplit
+    ids: list[int]
+    chosen: list[int]
+    skipped: dict[int, Problem]
+    model: AcousticModel
+    words: WordSearch | None
+
+    def recognised(self, trials: Sequence[TrialResult], seconds: dict[str, float]) -> Recognised:
+        """Return the trials as the results of the model, which no word search has reached."""
+        return Recognised(
+            data=self.data,
+            split=self.split.name,
+            model=self.model,
+            engine="native",
+            trials=tuple(trials),
+            days=self.data.post_implant_day,
+            indices=tuple(self.chosen),
+            skipped=self.skipped,
+            seconds=seconds,
+            conventions=self.data.conventions,
+        )
+
+
+def open_split(
+    run: Path,
+    data: Data,
+    name: str,
+    search: SearchSettings,
+    fit: bool,
+    device: str,
+    skip_bad: bool,
+    *,
+    knows_all: bool,
+) -> OpenSplit:
+    """Open the model, the recordings and the language model, and compare them.
+
+    Arguments and errors are those of `recognise`; `run` is that of one participant, `name` that of
+    the split. With `knows_all` no recording day is unknown to the model.
+    """
+    source = data_path(data)
+    words = None if search.lm is None else WordSearch(run, search.lm, search, fit)
+    model = load_model(run, device)
+    cache = _packed_by_training(run, source)
+    packed = open_for(model.conventions, data, cache, skip_bad=skip_bad)
+    split = packed.split(name)
+    packed.verify(splits=[name])  # reads every byte: a damaged copy would only decode worse
+    _check_fits(model, packed, source)
+    if words is not None:
+        words.require(model)
+    ids, skipped = number_trials(split, packed.bad_trials)
+    chosen = _choose(model, split, ids, skipped, skip_bad, source, knows_all=knows_all)
+    return OpenSplit(source, packed, split, ids, chosen, skipped, model, words)
+
+
+def with_logits(
+    opened: OpenSplit,
+    logits: Mapping[int, np.ndarray] | None,
+    blocks: Description,
+    progress: Progress | None,
+) -> list[TrialResult]:
+    """Return the chosen trials with their logits: those given by position, or the model's."""
+    if logits is None:
+        made = logits_of(opened.model, opened.split, opened.chosen, progress)
+        logits = dict(zip(opened.chosen, made, strict=True))
+    return [_trial(opened, i, logits[i], blocks) for i in opened.chosen]
+
+
+def with_sentences(
+    opened: OpenSplit,
+    words: WordSearch,
+    trials: Sequence[TrialResult],
+    fit: bool,
+    seconds: dict[str, float],
+    progress: Sequence[Progress | None],
+) -> list[TrialResult]:
+    """Return the trials with their sentences.
+
+    Args:
+        opened: The split.
+        words: Its word search.
+        trials: The chosen trials with their logits.
+        fit: Fit decoder options and confidences to them first, and keep both in the run.
+        seconds: Table that gets the seconds of each stage.
+        progress: A function for each stage of the word search.
+    """
+    model, split, chosen = opened.model, opened.split, opened.chosen
+    log_probs = [log_softmax(trial.logits_PV) for trial in trials]
+    names = [TrialName.of(split, i) for i in chosen]
+    if fit:
+        data = str(opened.source)
+        with stage(seconds, "fit"):
+            words.fit(log_probs, names, model.inventory, (data, split.name), progress[0])
+            words.fit_confidence(model, split, chosen, data, progress[1])
+    found = words.sentences(log_probs, names, model.inventory, seconds, progress[2 * fit :])
+    # The search counts frames, and gives each one 80 ms.
+    timed = [nbest.timed(model.frame_ms) for nbest in found]
+    return [replace(trial, nbest=nbest) for trial, nbest in zip(trials, timed, strict=True)]
 
 
 def _packed_by_training(run: Path, data: Path) -> Path | None:
@@ -320,19 +402,13 @@ def unfit_trial(
     return None
 
 
-def _trial(
-    split: PackedSplit,
-    i: int,
-    number: int,
-    logits_PV: np.ndarray,
-    model: AcousticModel,
-    blocks: Description,
-) -> TrialResult:
+def _trial(opened: OpenSplit, i: int, logits_PV: np.ndarray, blocks: Description) -> TrialResult:
+    split, inventory = opened.split, opened.model.inventory
     labels = split.labels(i)
     session = split.session(i)
     block = int(split.block_N[i])
     return TrialResult(
-        id=number,
+        id=opened.ids[i],
         session=session,
         block=block,
         trial=int(split.trial_N[i]),
@@ -340,7 +416,7 @@ def _trial(
         corpus=blocks.corpus(session, block) or split.corpora[i],
         sentence=split.sentence(i),
         phonemes=None if labels is None else tuple(split.conventions.inventory.names(labels)),
-        greedy=tuple(model.inventory.names(greedy(log_softmax(logits_PV), model.inventory))),
+        greedy=tuple(inventory.names(greedy(log_softmax(logits_PV), inventory))),
         logits_PV=logits_PV,
         language=split.conventions.language,
     )

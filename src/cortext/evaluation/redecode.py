@@ -7,22 +7,24 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from cortext.arguments import as_path, check_type
 from cortext.decoding.decoder import Decoder, part_of
 from cortext.decoding.nbest import NBest
+from cortext.decoding.ngram import LanguageModel
 from cortext.decoding.options import DecoderOptions
 from cortext.decoding.saved import to_log_probs
 from cortext.evaluation.decoder_options import ChosenOptions
 from cortext.evaluation.fit.options import TrialName
 from cortext.evaluation.logits_origin import LogitFiles, LogitsOrigin
-from cortext.evaluation.nbest_file import SavedTrialLists, language_of, read_nbest
+from cortext.evaluation.nbest_file import SavedTrialLists, read_nbest
 from cortext.evaluation.submission import check_predictions_file
 from cortext.evaluation.vocabularies import Vocabulary, decode_limited, read_vocabularies
 from cortext.files import atomic_write, disk_errors, read_json
 from cortext.processes import Progress
 from cortext.tables import sentence_table
 from cortext.text.inventory import RELEASE, Inventory
-from cortext.text.language import Language
 from cortext.text.metrics import ErrorRate, error_rate
 
 OPEN = "open vocabulary"
@@ -30,7 +32,7 @@ OPEN = "open vocabulary"
 
 
 @dataclass(frozen=True)
-class Comparison:
+class RedecodedErrors:
     """Word errors of some trials: of the sentences that the evaluation holds, and decoded now.
 
     Attributes:
@@ -42,6 +44,57 @@ class Comparison:
     per: float | None
     before: ErrorRate
     now: ErrorRate
+
+
+@dataclass(frozen=True)
+class SavedEvaluation:
+    """An evaluation directory, open, whose logits are to be decoded again.
+
+    Attributes:
+        origin: Order of the logits, and language of the sentences.
+        trials: Trials with the sentences that the directory holds.
+        files: Logits of the trials.
+        vocabularies: Words that the sentences of some trials are made of.
+        metrics: The contents of `metrics.json`.
+    """
+
+    origin: LogitsOrigin
+    trials: list[SavedTrialLists]
+    files: LogitFiles
+    vocabularies: tuple[Vocabulary, ...]
+    metrics: dict[str, Any]
+
+    @classmethod
+    def open(cls, directory: Path, lm: LanguageModel) -> SavedEvaluation:
+        """Open a directory; see `decode_evaluation`.
+
+        Raises:
+            CortextError: For a directory that is no evaluation, and for logits of other tokens than
+                those of the language model.
+        """
+        trials = list(read_nbest(directory).values())
+        origin = LogitsOrigin.of(directory)
+        origin.require(lm, directory)
+        files = LogitFiles.of(directory, origin.inventory)
+        metrics = read_json(directory / "metrics.json")  # LogitsOrigin has checked it
+        return cls(origin, trials, files, read_vocabularies(directory), metrics)
+
+    def log_probs(self, temperature: float) -> list[np.ndarray]:
+        """Return the natural-log probabilities of each trial, float32 [P, V]."""
+        return [
+            # Normalised again, as an average of this run alone is: the same but for rounding.
+            to_log_probs(to_log_probs(self.files.log_probs(trial.key)), temperature)
+            for trial in self.trials
+        ]
+
+    def names(self) -> list[TrialName]:
+        """Return the name of each trial, by which a fit knows it."""
+        normalize = self.origin.language.normalize
+        keys = [(each.key[1:], normalize(each.reference or "")) for each in self.trials]
+        return [
+            TrialName(str(session), int(block or 0), int(trial or 0), reference)
+            for (session, block, trial), reference in keys
+        ]
 
 
 @dataclass(frozen=True)
@@ -60,7 +113,7 @@ class Redecoded:
 
     lists: dict[int, NBest]
     published: bool
-    rows: tuple[Comparison, ...]
+    rows: tuple[RedecodedErrors, ...]
     n_cross_fitted: int = 0
     inventory: Inventory = RELEASE
 
@@ -101,74 +154,68 @@ def decode_evaluation(
     out = as_path(out, "out")
     check_type(decoder, Decoder, "decoder", "a Decoder")
     check_predictions_file(out)
-    directory = as_path(directory, "a directory")
-    language = language_of(directory)
-    trials = list(read_nbest(directory).values())
-    origin = LogitsOrigin.of(directory)
-    origin.require(decoder.lm, directory)
-    files = LogitFiles.of(directory, origin.inventory)
-    log_probs = [
-        # Rounded twice, as those of the run are where an ensemble searches it: the same bits.
-        to_log_probs(to_log_probs(files.log_probs(trial.key)), temperature)
-        for trial in trials
-    ]
-    numbers = [trial.number for trial in trials]
-    vocabularies = read_vocabularies(directory)
+    saved = SavedEvaluation.open(as_path(directory, "a directory"), decoder.lm)
+    log_probs = saved.log_probs(temperature)
+    fitted = [None if options is None else options.without(name) for name in saved.names()]
+    own = [each or decoder.options for each in fitted]
+    found = _decoded(saved, decoder, own, log_probs, threads, context, progress)
+    normalize = saved.origin.language.normalize
+    rows = [(trial.number, normalize(found[trial.number][0].text)) for trial in saved.trials]
+    with disk_errors(out):
+        atomic_write(out, sentence_table(out, rows))
+    return Redecoded(
+        found,
+        "imported" in saved.metrics["provenance"],
+        tuple(_compared(saved, found)),
+        sum(each is not None for each in fitted),
+        saved.origin.inventory,
+    )
+
+
+def _decoded(
+    saved: SavedEvaluation,
+    decoder: Decoder,
+    options: Sequence[DecoderOptions],
+    log_probs: Sequence[np.ndarray],
+    threads: int,
+    context: str,
+    progress: Progress | None,
+) -> dict[int, NBest]:
+    """Return the n-best list of each trial by its number; each is decoded with its own options."""
+    numbers = [trial.number for trial in saved.trials]
     groups: dict[DecoderOptions, list[int]] = {}
-    own = [None if options is None else options.without(_name(trial, language)) for trial in trials]
-    for n, fitted in enumerate(own):
-        groups.setdefault(fitted or decoder.options, []).append(n)
-    lists: dict[int, NBest] = {}
-    for part, (key, chosen) in enumerate(groups.items()):
-        found = decode_limited(
-            decoder.with_options(**vars(key)),
+    for n, own in enumerate(options):
+        groups.setdefault(own, []).append(n)
+    found: dict[int, NBest] = {}
+    for part, (own, chosen) in enumerate(groups.items()):
+        lists = decode_limited(
+            decoder.with_options(**vars(own)),
             [log_probs[n] for n in chosen],
-            origin.inventory,
-            vocabularies,
+            saved.origin.inventory,
+            saved.vocabularies,
             [numbers[n] for n in chosen],
             threads=threads,
             progress=part_of(progress, part, len(groups)),
             context=context,
         )
-        for n, nbest in zip(chosen, found, strict=True):
-            lists[numbers[n]] = nbest.timed(origin.frame_ms)
-    rows = [(number, language.normalize(lists[number][0].text)) for number in numbers]
-    with disk_errors(out):
-        atomic_write(out, sentence_table(out, rows))
-    metrics = read_json(directory / "metrics.json")  # LogitsOrigin has checked it
-    return Redecoded(
-        {number: lists[number] for number in numbers},
-        "imported" in metrics["provenance"],
-        tuple(_compared(trials, lists, vocabularies, metrics, language)),
-        sum(each is not None for each in own),
-        origin.inventory,
-    )
+        for n, nbest in zip(chosen, lists, strict=True):
+            found[numbers[n]] = nbest.timed(saved.origin.frame_ms)
+    return {number: found[number] for number in numbers}
 
 
-def _name(trial: SavedTrialLists, language: Language) -> TrialName:
-    _, session, block, number = trial.key
-    said = language.normalize(trial.reference or "")
-    return TrialName(str(session), int(block or 0), int(number or 0), said)
-
-
-def _compared(
-    trials: Sequence[SavedTrialLists],
-    lists: Mapping[int, NBest],
-    vocabularies: Sequence[Vocabulary],
-    metrics: Mapping[str, Any],
-    language: Language,
-) -> Iterator[Comparison]:
+def _compared(saved: SavedEvaluation, lists: Mapping[int, NBest]) -> Iterator[RedecodedErrors]:
     """Yield the rates of each vocabulary, of the other trials, and of all of them."""
-    said = [trial for trial in trials if trial.reference]
-    limited = {number for vocabulary in vocabularies for number in vocabulary.trials}
-    groups = {each.name: set(each.trials) for each in vocabularies}
+    language = saved.origin.language
+    everything = {trial.number for trial in saved.trials}
+    groups = {each.name: set(each.trials) for each in saved.vocabularies}
     if groups:
-        groups[OPEN] = {trial.number for trial in trials} - limited
-    groups["all trials"] = {trial.number for trial in trials}
-    per = {name: rates["per"] for name, rates in (metrics.get("per_corpus") or {}).items()}
-    per["all trials"] = metrics.get("per")
+        groups[OPEN] = everything.difference(*groups.values())
+    groups["all trials"] = everything
+    per_corpus = saved.metrics.get("per_corpus") or {}
+    per = {name: rates["per"] for name, rates in per_corpus.items()}
+    per["all trials"] = saved.metrics.get("per")
     for name, members in groups.items():
-        chosen = [trial for trial in said if trial.number in members]
+        chosen = [each for each in saved.trials if each.reference and each.number in members]
         if chosen:
             references = [trial.reference for trial in chosen]
             before = [
@@ -176,7 +223,7 @@ def _compared(
                 for trial in chosen
             ]
             now = [lists[trial.number][0].text for trial in chosen]
-            yield Comparison(
+            yield RedecodedErrors(
                 name,
                 len(chosen),
                 per.get(name),

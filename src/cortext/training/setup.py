@@ -54,14 +54,19 @@ class LearningModel(Protocol):
         """Number of parameters."""
 
 
-def data_notes(data: PackedDataset | Recordings) -> list[str]:
-    """Return notes on unusual features and labels of data, a line each."""
-    if isinstance(data, Recordings):
-        return [f"{name}: {note}" for name, one in data.of.items() for note in data_notes(one)]
-    return [*data.notes, *label_notes(data)]
+def notes(config: TrainConfig, data: PackedDataset | Recordings) -> list[str]:
+    """Return notes on unusual bins, features and labels of a new run's data, a line each."""
+    of = data.of if isinstance(data, Recordings) else {"": data}
+    found = [
+        f"note: {name}{': ' if name else ''}{line}"
+        for name, each in of.items()
+        for line in (*each.notes, *label_notes(each))
+    ]
+    about_bins = _bins_note(config, data.conventions)
+    return found if about_bins is None else [about_bins, *found]
 
 
-def bins_note(config: TrainConfig, conventions: Conventions) -> str | None:
+def _bins_note(config: TrainConfig, conventions: Conventions) -> str | None:
     """Return a note where bins are not of 20 ms and the patches are the published ones in bins.
 
     It is no error: nobody knows the best patches of such recordings yet.

@@ -1,7 +1,12 @@
 """The trainer: an open run directory, with everything that its next batch needs.
 
+The data go one way: `_opened` opens the recordings, `_prepared` chooses the trials and builds the
+model (`Setup`), `_take` hands both to a backend, and `run` takes batches to the end.
 `cortext.training.loop` takes the steps. A task gives the model, the loss and the validation. A
 backend moves the weights.
+
+Several processes go this way together. `Processes.rank_zero_first` marks each place where the
+others wait for rank zero; a comment there says why.
 """
 
 from __future__ import annotations
@@ -38,7 +43,7 @@ from cortext.training.participants.recordings import (
 from cortext.training.prepare import Setup, check_same_data, prepare
 from cortext.training.progress import reading_bar, say, training_bar
 from cortext.training.runlog import MetricsLog, RunLog
-from cortext.training.setup import LearningModel, bins_note, data_notes
+from cortext.training.setup import LearningModel, notes
 from cortext.training.summary import RunSummary, summarise, write_summary
 from cortext.training.task import Task, build_task
 from cortext.training.validate import Validates
@@ -112,6 +117,7 @@ class Trainer(Described):
             check_type(callback, Callback, "a callback", "an object of a subclass of Callback")
         self.shown = progress
         self.saves_state = True
+        self._skip_bad = skip_bad
         self.task = task or build_task(self.config, self.device_spec, lm)
         # Before the directory is made: wrong settings leave nothing behind.
         self.task.check()
@@ -122,46 +128,37 @@ class Trainer(Described):
         with ExitStack() as stack:
             self.processes = stack.enter_context(backend.processes(self.device_spec))
             # Rank zero alone holds the directory: to its lock the others would be another training.
+            # They wait here, so none of them reads the directory before it is known to be ours.
             self.processes.rank_zero_first(
                 lambda: stack.enter_context(self.run_directory.begun_with(self.config, resume))
             )
-            try:
-                packed = packed or self.run_directory.path / "packed"
-                self._skip_bad = skip_bad
-                dataset = self._opened(data, packed, skip_bad, init_from)
-                note = bins_note(self.config, dataset.conventions)
-                if note and not resume and model is None:
-                    self._note(note)
-                if not resume and model is None and self.processes.first:
-                    for line in data_notes(dataset):
-                        self._note(f"note: {line}")
-                setup = self._prepared(dataset, init_from, model)
-                self.model: LearningModel = setup.model
-                if check and not resume:
-                    # The same first weights in every process give the same answer, so one process
-                    # checks. A resumed run has passed before.
-                    self.processes.rank_zero_first(self._examine)
-                self.skipped = (*dataset.bad_trials, *setup.left_out)
-                self.n_unlabelled = setup.n_unlabelled
-                if self.n_unlabelled:
-                    self._note(f"{self.n_unlabelled:,} training trials without a label left out")
-                self._take(setup)
-                identity = {**setup.identity(), "language_model": lm is not None}
-                self.state = RunState(data=identity | self.task.identity())
-                # Rank zero first: it may mend what the others then read, and it writes the first
-                # state of a new run, which the others then load. So all begin with the same
-                # weights.
-                self.processes.rank_zero_first(self._restore)
-                if not self.processes.first:
-                    self._restore()
-            except BaseException:
-                # Only rank zero has written here, so it alone cleans up.
-                if self.processes.first:
-                    self.run_directory.abandon()
-                raise
+            stack.push(self._abandon)
+            recordings = self._opened(
+                data, packed or self.run_directory.path / "packed", skip_bad, init_from
+            )
+            if not resume and model is None:
+                # Rank zero alone compares the labels with their sentences, which takes seconds.
+                self.processes.rank_zero_first(lambda: self._note(*notes(self.config, recordings)))
+            setup = self._prepared(recordings, init_from, model)
+            self.model: LearningModel = setup.model
+            if check and not resume:
+                # The same first weights in every rank give the same answer, so one rank
+                # checks, and the others stop with its error. A resumed run has passed before.
+                self.processes.rank_zero_first(self._examine)
+            self.skipped = (*recordings.bad_trials, *setup.left_out)
+            self.n_unlabelled = setup.n_unlabelled
+            if self.n_unlabelled:
+                self._note(f"{self.n_unlabelled:,} training trials without a label left out")
+            self._take(setup)
+            self._begin({**setup.identity(), "language_model": lm is not None})
             # All went well: the directory stays held until `close`.
             self._open_files = stack.pop_all()
             self._closed = False
+
+    def _abandon(self, failure: type[BaseException] | None, *_: object) -> None:
+        """Remove what a failed start wrote; only rank zero has written, so it alone cleans up."""
+        if failure is not None and self.processes.first:
+            self.run_directory.abandon()
 
     def _opened(
         self, data: Given, packed: Path, skip_bad: bool, init_from: Path | None
@@ -190,8 +187,8 @@ class Trainer(Described):
                 dataset.verify(reading)
             return dataset
 
-        # Packing, and reading every byte once, is the work of one process. The others wait, and
-        # then open the packed copy.
+        # Rank zero first: two ranks that pack would write the same directory, and reading every
+        # byte once is enough for all. Then the others open the packed copy, which they find.
         return self.processes.rank_zero_first(read) or open_for(
             model, data, packed, skip_bad=skip_bad, shown=False
         )
@@ -202,7 +199,11 @@ class Trainer(Described):
         init_from: Path | None,
         model: AcousticModel | None,
     ) -> Setup | JointSetup:
-        """Return the model and the trials."""
+        """Return the model and the trials.
+
+        Every rank prepares both by itself, from the same seed: the results are equal, and nothing
+        is exchanged.
+        """
         assert isinstance(data, PackedDataset)
         world = self.processes.world
         return prepare(
@@ -222,6 +223,19 @@ class Trainer(Described):
         self.backend: Backend = backend_class(self.device_spec.backend_name)(self._job(setup))
         self.validator = self._new_validator(setup, self.backend)
         self.log = self._new_log(lambda step: setup.train)
+
+    def _begin(self, identity: dict[str, Any]) -> None:
+        """Continue from the last state, or write the first one.
+
+        Args:
+            identity: Properties of the data that must be the same when the run is resumed.
+        """
+        self.state = RunState(data=identity | self.task.identity())
+        # Rank zero first: it may mend what the others then read, and it writes the first state of
+        # a new run, which the others then load. So all begin with the same weights.
+        self.processes.rank_zero_first(self._restore)
+        if not self.processes.first:
+            self._restore()
 
     def _new_log(self, split_of: Callable[[int], PackedSplit]) -> RunLog:
         batch_size = self.config.dataset.batch_size
@@ -369,6 +383,7 @@ class Trainer(Described):
         `metrics.jsonl` is cut back to its length at that state.
         """
         check_text(name, "name")
+        # Every rank reads the file: only reading, so their order does not matter.
         self._continue_from(*self.run_directory.load_named(name, self._note))
         if self.processes.first:
             # The lines after this state are gone, so a resumed run may not begin later than it.
@@ -378,6 +393,8 @@ class Trainer(Described):
     def keep_best(self, metrics: dict[str, Any] | None) -> None:
         """Save the weights as the best so far, with their metrics; all processes must call."""
         self.state.best = metrics
+        # Every rank keeps the metrics, by which all stop at the same batch; rank zero alone writes
+        # the weights, and alone saves states, which have their checksum.
         self.backend.gather_weights()
         if self.processes.first:
             self.state.best_crc32 = self._save_best()
@@ -387,8 +404,10 @@ class Trainer(Described):
         assert isinstance(self.model, AcousticModel)
         return self.task.save(self.model, self.run_directory.path)
 
-    def _note(self, line: str) -> None:
-        say(line, self.processes.first)
+    def _note(self, *lines: str) -> None:
+        """Print lines for the user, once for all ranks."""
+        for line in lines:
+            say(line, self.processes.first)
 
     def _restore(self) -> None:
         """Continue from the last state, or write the first one."""
@@ -436,7 +455,7 @@ class Trainer(Described):
         if self.config.save_final_model:
             self.save("final")
         # Before the summary, which marks the run as finished: a callback that fails runs again when
-        # the run is resumed.
+        # the run is resumed. Every rank calls it.
         for callback in self.callbacks:
             callback.on_trained(self)
         summary = summarise(
@@ -450,6 +469,7 @@ class Trainer(Described):
             self.n_unlabelled,
         )
         path = self.run_directory.summary
+        # Rank zero first: then `on_end` finds the summary, whichever rank calls it.
         self.processes.rank_zero_first(lambda: write_summary(path, summary.to_json(), self.config))
         for callback in self.callbacks:
             callback.on_end(self, summary)
