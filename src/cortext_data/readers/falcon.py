@@ -19,6 +19,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 
@@ -26,6 +27,7 @@ from cortext.arguments import as_path
 from cortext.data.checks import FaultError, dead_link_fault
 from cortext.data.trial import SPLITS
 from cortext.errors import DataError
+from cortext.settings import Setting
 from cortext.text.inventory import HANDWRITING
 from cortext.text.pronunciation import to_tokens
 from cortext_data.readers.files.nwb_file import TRIALS, NwbFile, open_nwb
@@ -63,12 +65,28 @@ _DATE = re.compile(r"(20\d\d)[._-]?(0[1-9]|1[0-2])[._-]?(0[1-9]|[12]\d|3[01])")
 _AGAIN = "download the file again"
 
 
-def falcon_h2(source: str | Path, *, held_out: bool = True) -> Source:
-    """Describe the recordings of FALCON H2.
+def falcon_h2(
+    source: Annotated[
+        str | Path,
+        Setting(
+            help="Directory with the NWB files of DANDI 000950, at any depth.",
+            argument=True,
+            kind=Path,
+        ),
+    ],
+    *,
+    held_out: Annotated[
+        bool,
+        Setting(help="Also write the held-out days, of which three trials are for training."),
+    ] = True,
+) -> Source:
+    """Read the handwriting of FALCON H2 (DANDI 000950) as session files.
 
-    Args:
-        source: Folder with the NWB files, at any depth, named as by DANDI or by the preparation.
-        held_out: Also read the held-out days, of which three trials each are for training.
+    The calibration becomes train, and minival, which repeats two of its trials, val. Features are
+    z-scored as the evaluator lets a decoder do it: causally. The evaluator drives
+    `cortext_published.falcon.Decoder`.
+
+    Example: cortext import falcon-h2 000950 --out data/h2
 
     Raises:
         DataError: For a folder without such files, or with other NWB files.

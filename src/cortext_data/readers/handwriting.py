@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 
@@ -21,6 +22,7 @@ from cortext.data.checks import FaultError, dead_link
 from cortext.data.scaling import Scale
 from cortext.errors import ConfigError, CortextError, DataError, nearest
 from cortext.files import is_plain_name
+from cortext.settings import Setting
 from cortext.text.inventory import HANDWRITING
 from cortext.text.language import EN
 from cortext.text.pronunciation import to_tokens
@@ -49,15 +51,24 @@ _MEANS, _SD, _LETTER_BLOCKS = "meansPerBlock", "stdAcrossAllData", "blockList"
 _PAUSE = "#"
 
 
-def handwriting(source: Path, *, partition: str = PARTITIONS[0]) -> Source:
-    """Return the sentences of the handwriting release.
+def handwriting(
+    source: Annotated[
+        Path, Setting(help="Directory that the archive was unpacked in.", argument=True)
+    ],
+    *,
+    partition: Annotated[
+        str,
+        Setting(
+            help="What is held out: HeldOutBlocks (the harder one) or HeldOutTrials; it becomes"
+            " val."
+        ),
+    ] = PARTITIONS[0],
+) -> Source:
+    """Read attempted handwriting (Willett 2021) as session files.
 
-    The partition's training sentences become `train`, its test sentences `val`. Sentences in
-    neither, in which the participant made errors, are left out.
+    Labels are characters. Features are scaled as in the publication, by blocks of single letters.
 
-    Args:
-        source: Folder that the release was unpacked in, `handwritingBCIData` or the one above it.
-        partition: One of `PARTITIONS`.
+    Example: cortext import handwriting handwritingBCIData --out data/handwriting
 
     Raises:
         ConfigError: For another partition.

@@ -15,12 +15,14 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 
 from cortext.arguments import as_count
 from cortext.data.checks import FaultError
 from cortext.errors import ConfigError, DataError, nearest
+from cortext.settings import Setting
 from cortext_data.readers.files.matlab import MatFile, open_mat
 from cortext_data.readers.recording import (
     Block,
@@ -54,26 +56,35 @@ class _Options:
 
 
 def inner_speech(
-    source: Path,
+    source: Annotated[
+        Path,
+        Setting(help="Directory with .mat files of the release, or one of them.", argument=True),
+    ],
     *,
-    participant: str | None = None,
-    epoch: str = EPOCHS[0],
-    behaviour: str | None = None,
-    channels: str | None = None,
-    val_blocks: int = 1,
+    participant: Annotated[
+        str | None,
+        Setting(help="Participant, where there are several: t12, t15, t16 or t17."),
+    ] = None,
+    epoch: Annotated[str, Setting(help="Period of a trial: go, or the delay before it.")] = EPOCHS[
+        0
+    ],
+    behaviour: Annotated[
+        str | None,
+        Setting(help="Keep only cues of this behaviour, such as attempted. Default: all."),
+    ] = None,
+    channels: Annotated[
+        str | None,
+        Setting(help="Keep only this set of channels, such as 55b. Default: all channels."),
+    ] = None,
+    val_blocks: Annotated[
+        int, Setting(help="Last blocks of each session that become val.", minimum=0)
+    ] = 1,
 ) -> Source:
-    """Return the cued words and sentences of one participant.
+    """Read inner and attempted speech (Kunz 2025) as session files.
 
-    Nothing is published as held out, so the last blocks of each session become `val`. Cues to do
-    nothing are left out.
+    The last block of each session becomes val. The way of speaking becomes the trial's corpus.
 
-    Args:
-        source: One file, or a folder with files of the release at any depth.
-        participant: Participant such as `t12`; needed where there are files of several.
-        epoch: `go` for the period of speech, `delay` for the one before it.
-        behaviour: Keep only cues of this behaviour, such as `attempted` or `imaginedlistening`.
-        channels: Keep only this set of channels, such as `55b`, of both kinds of features.
-        val_blocks: Number of blocks of each session that become `val`.
+    Example: cortext import inner-speech sentenceData --participant t12 --out data/inner
 
     Raises:
         ConfigError: For an option that is not possible.
