@@ -13,7 +13,6 @@ held-out days `held_out_calib` has three trials. Only the evaluation server has 
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -40,6 +39,7 @@ from cortext_data.readers.recording import (
     Source,
     block_number,
     left_out_notes,
+    numbers_in_blocks,
 )
 from cortext_data.readers.source_files import files_in, named_faults
 
@@ -309,11 +309,9 @@ def _contents(found: list[_Trial]) -> Contents:
             what = f"a trial at {after.start_s:g} s begins before the one at {before.start_s:g} s"
             raise FaultError(TRIALS, f"{what} has ended", _AGAIN)
     blocks: dict[tuple[int, str], list[RecordedTrial]] = {}
-    numbers: Counter[int] = Counter()
     n_empty = 0
-    for trial in kept:
-        number = numbers[trial.block]
-        numbers[trial.block] += 1
+    numbers = numbers_in_blocks(trial.block for trial in kept)
+    for trial, number in zip(kept, numbers, strict=True):
         n_bins = int(trial.mask_T.sum())
         n_empty += not n_bins
         if n_bins:

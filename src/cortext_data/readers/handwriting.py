@@ -7,12 +7,10 @@ partitions into training and test: held-out blocks, the harder ones, and held-ou
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from itertools import groupby
 from pathlib import Path
 from typing import Annotated
 
@@ -28,13 +26,14 @@ from cortext.text.language import EN
 from cortext.text.pronunciation import to_tokens
 from cortext_data.readers.files.matlab import MatFile, Numbers, open_mat
 from cortext_data.readers.recording import (
-    Block,
     Contents,
     RecordedTrial,
     Recording,
     Source,
     block_number,
+    in_blocks,
     left_out_notes,
+    numbers_in_blocks,
 )
 from cortext_data.readers.source_files import file_faults
 
@@ -129,19 +128,14 @@ def _open(session: str, sentences: Path, letters: Path, held_out: Path) -> Itera
             raise FaultError(_CUBE, f"{found} as in {letters.name}", AGAIN)
         with file_faults(held_out):
             splits = _splits(session, held_out, len(trials))
-        kept: list[tuple[int, str, RecordedTrial]] = []
-        numbers: Counter[int] = Counter()
-        for at, block in enumerate(trials.blocks):
-            if at in splits:
-                kept.append((block, splits[at], trials.trial(at, numbers[block])))
-            numbers[block] += 1
-        # Runs of one block and split, in the order in which they were recorded.
-        runs = groupby(kept, key=lambda each: each[:2])
+        numbers = numbers_in_blocks(trials.blocks)
+        kept = [
+            (block, splits[at], trials.trial(at, numbers[at]))
+            for at, block in enumerate(trials.blocks)
+            if at in splits
+        ]
         yield Contents(
-            [
-                Block(block, split, [trial for *_, trial in run], scales.nearest(block))
-                for (block, split), run in runs
-            ],
+            [replace(one, published=scales.nearest(one.number)) for one in in_blocks(kept)],
             BIN_MS,
             range(trials.cube.shape[-1]),
             left_out_notes({"in neither part of the partition": len(trials) - len(splits)}),

@@ -32,6 +32,8 @@ from cortext_data.readers.recording import (
     Source,
     block_number,
     left_out_notes,
+    numbers_in_blocks,
+    side_by_side,
 )
 from cortext_data.readers.source_files import file_faults, files_in
 
@@ -279,12 +281,13 @@ class _File:
         self, cues: Sequence[float], behaviour: str | None
     ) -> Iterator[tuple[int, RecordedTrial]]:
         """Yield block and trial of each trial that is kept."""
-        seen: Counter[int] = Counter()
-        for (first, last), number in zip(self._periods, cues, strict=True):
-            # A trial in no bin is named with the first block.
-            block = _block(self._block_T[_index(first, self._n_bins) or 0])
-            in_block = seen[block]
-            seen[block] += 1
+        # A trial in no bin is named with the first block.
+        firsts = [_index(first, self._n_bins) or 0 for first, _ in self._periods]
+        blocks = [_block(self._block_T[first]) for first in firsts]
+        in_blocks = numbers_in_blocks(blocks)
+        for (first, last), number, block, in_block in zip(
+            self._periods, cues, blocks, in_blocks, strict=True
+        ):
             which = _index(number, len(self.cues))
             cue = None if which is None else self.cues[which]
             if cue is not None and cue.is_nothing:
@@ -323,9 +326,7 @@ class _File:
         for other in self._together:
             if other is not self:
                 other.mat.release()
-        parts = [each.read(start, stop, self._channels) for each in self._features]
-        with np.errstate(over="ignore"):  # what float32 cannot hold becomes Inf, which is named
-            return np.concatenate(parts, axis=1, dtype=np.float32, casting="unsafe")
+        return side_by_side([each.read(start, stop, self._channels) for each in self._features])
 
 
 def _index(number: float, n: int) -> int | None:
