@@ -31,6 +31,7 @@ from cortext_data.readers.recording import (
     Recording,
     Source,
     block_number,
+    check_number,
     in_blocks,
     left_out_notes,
     numbers_in_blocks,
@@ -165,9 +166,7 @@ class _Sentences:
             (_BLOCKS, self.blocks),
             (_CONDITIONS, self._conditions),
         ):
-            if len(values) != len(self):
-                found = f"{len(values)} entries found, {len(self)} expected as in {_CUBE}"
-                raise FaultError(name, found, AGAIN)
+            check_number(name, len(values), len(self), "entries", _CUBE, AGAIN)
         if self.cube.dtype.kind == "f":
             fix = "take the file as it was published"
             raise FaultError(_CUBE, f"{self.cube.dtype} found, whole numbers expected", fix)

@@ -158,6 +158,21 @@ def block_number(number: float, field: str, fix: str) -> int:
     return int(number)
 
 
+def check_number(field: str, found: int, expected: int, what: str, other: str, fix: str) -> None:
+    """Raise FaultError unless a field has as many entries as another one.
+
+    Args:
+        field: The field, which the message names.
+        found: Its number of entries.
+        expected: Number of entries of the other field.
+        what: What the entries are, such as `trials`.
+        other: The other field.
+        fix: What to do.
+    """
+    if found != expected:
+        raise FaultError(field, f"{found} {what} found, {expected} expected as in {other}", fix)
+
+
 def numbers_in_blocks(blocks: Iterable[int]) -> list[int]:
     """Return the number of each trial in its block, from 0, given the trials' blocks."""
     seen: Counter[int] = Counter()

@@ -36,6 +36,7 @@ from cortext_data.readers.recording import (
     Recording,
     Source,
     block_number,
+    check_number,
     in_blocks,
     numbers_in_blocks,
     side_by_side,
@@ -121,9 +122,7 @@ def _open(
         if not is_withheld:
             sentences = [text.strip() for text in mat.texts(SENTENCES)]
         for name, values in ((threshold, crossings), (POWER, power), (SENTENCES, sentences)):
-            if len(values) != len(blocks):
-                found = f"{len(values)} trials found, {len(blocks)} expected as in {BLOCKS}"
-                raise FaultError(name, found, _AGAIN)
+            check_number(name, len(values), len(blocks), "trials", BLOCKS, _AGAIN)
         width = _width([*crossings, *power])
         if max(columns) >= width:
             found = f"{width} columns found, {max(columns) + 1} asked for"
