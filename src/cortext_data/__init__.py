@@ -5,7 +5,7 @@ Both write session files, which the core reads. Stands on `cortext`.
 Begin with:
 
 - `readers.recording`: the form in which every reader returns a recording.
-- `readers.t12`: the reader of one published format; each format has a file.
+- `readers.t12`: the reader of one published format, to copy; each format has a file.
 - `readers.mapped.mapping`: mapping files, by which NWB and MATLAB files of any lab are read.
 - `readers.importing`: a recording, written as session files.
 - `simulate.write`: the simulator, from sentences to session files.

@@ -121,6 +121,8 @@ def _option(name: str, hint: Any, default: Any) -> Parameter:
     if setting is not None:
         # Without its name a switch would get a second form, `--no-...`.
         flag = f"--{name.replace('_', '-')}"
+        if default is True:  # which alone can switch this one off
+            flag += f"/--no-{flag[2:]}"
         shared: dict[str, Any] = {"help": setting.help, "metavar": setting.metavar}
         shared |= {"min": setting.minimum, "max": setting.maximum}
         info = typer.Argument(**shared) if setting.argument else typer.Option(flag, **shared)

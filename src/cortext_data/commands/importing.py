@@ -1,11 +1,17 @@
-"""Commands that write recordings of other formats as session files."""
+"""Commands that write recordings of other formats as session files.
+
+The command of a published format comes from its reader's function, which `READERS` names.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from inspect import Parameter, Signature, cleandoc, signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
@@ -20,42 +26,80 @@ from cortext.cli.console import (
     progress_bar,
 )
 from cortext.errors import ConfigError, DataError
+from cortext.settings import Setting
+from cortext_data.commands import READERS
 
 if TYPE_CHECKING:
     from cortext_data.readers.importing import Imported
     from cortext_data.readers.mapped.first_mapping import Item
     from cortext_data.readers.recording import Source
 
-Folder = Annotated[Path, typer.Argument(help="Directory that the archive was unpacked in.")]
-Out = Annotated[
-    Path, typer.Option(help="Directory of session files to write; a second call goes on in it.")
-]
-Normalise = Annotated[
-    str | None,
-    typer.Option(
-        help="How features are scaled: block (z-scores over each block), rolling (causal z-scores),"
-        " published (as in the publication: handwriting), none (left as they are: your own"
-        " scaling) or raw (left as they are: packing and live decoding compute rolling z-scores)."
-        " Default: block; for falcon-h2 rolling, for handwriting published."
-    ),
-]
-BinMs = Annotated[
-    float | None,
-    typer.Option(
-        "--bin-ms",
-        min=5,
-        max=50,
-        help="Length of the bins to write in ms; counts are summed, powers averaged, before they"
-        " are z-scored. Default: the recordings' own.",
-    ),
-]
+OUT = "Directory of session files to write; a second call goes on in it."
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """Features of the session files, as the command line names them."""
+
+    normalise: Annotated[
+        str | None,
+        Setting(
+            help="How features are scaled: block (z-scores over each block), rolling (causal"
+            " z-scores), published (as in the publication: handwriting), none (left as they are:"
+            " your own scaling) or raw (left as they are: packing and live decoding compute rolling"
+            " z-scores). Default: block; for falcon-h2 rolling, for handwriting published."
+        ),
+    ] = None
+    bin_ms: Annotated[
+        float | None,
+        Setting(
+            minimum=5,
+            maximum=50,
+            help="Length of the bins to write in ms; counts are summed, powers averaged, before"
+            " they are z-scored. Default: the recordings' own.",
+        ),
+    ] = None
+
+
+def __getattr__(name: str) -> Callable[..., None]:
+    """Return the command of a format of `READERS`, whose reader is loaded only now."""
+    if name not in READERS:
+        raise AttributeError(name)
+    module, _, function = READERS[name].rpartition(".")
+    return _command(getattr(import_module(module), function))
+
+
+def _command(read: Callable[..., Source]) -> Callable[..., None]:
+    """Return the command of a reader: its arguments, defaults and description are the reader's."""
+
+    def command(
+        out: Annotated[Path, Setting(help=OUT)],
+        scaling: Scaling,
+        skip_bad: bool = SKIP_BAD,
+        as_json: bool = JSON,
+        **of_reader: Any,
+    ) -> None:
+        _write(read(**of_reader), out, scaling, skip_bad, as_json)
+
+    hints = get_type_hints(command, include_extras=True) | get_type_hints(read, include_extras=True)
+    source, *options = signature(read).parameters.values()
+    own_out, *own, _ = signature(command).parameters.values()
+    parameters = [
+        each.replace(kind=Parameter.KEYWORD_ONLY, annotation=hints[each.name])
+        for each in (source, own_out, *options, *own)
+    ]
+    command.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {each.name: each.annotation for each in parameters}
+    # A reader reads what the command writes. Only programs see the errors as classes.
+    about = cleandoc(read.__doc__ or "").partition("\n\nRaises:")[0]
+    command.__doc__ = about.replace("Read ", "Write ", 1)
+    return command
 
 
 def _write(
     source: Source,
     out: Path,
-    normalise: str | None,
-    bin_ms: float | None,
+    scaling: Scaling,
     skip_bad: bool,
     as_json: bool,
 ) -> None:
@@ -71,8 +115,8 @@ def _write(
         done = import_source(
             source,
             out,
-            normalise=normalise,
-            bin_ms=bin_ms,
+            normalise=scaling.normalise,
+            bin_ms=scaling.bin_ms,
             skip_bad=skip_bad,
             progress=progress,
         )
@@ -122,166 +166,41 @@ def _refusal(done: Imported, skip_bad: bool, is_empty: bool) -> DataError:
     return DataError(what, where=done.out, fix=fix)
 
 
-def handwriting(
-    source: Folder,
-    out: Out,
-    partition: Annotated[
-        str,
-        typer.Option(
-            help="What is held out: HeldOutBlocks (the harder one) or HeldOutTrials; it becomes"
-            " val."
+@dataclass(frozen=True)
+class MappedFiles:
+    """Files of any lab, as the command line names them."""
+
+    out: Annotated[Path | None, Setting(help=OUT)] = None
+    mapping: Annotated[
+        Path | None,
+        Setting(
+            metavar="FILE",
+            help="Mapping file: what in the files is what. With --inspect: a new file to write.",
         ),
-    ] = "HeldOutBlocks",
-    normalise: Normalise = None,
-    bin_ms: BinMs = None,
-    skip_bad: bool = SKIP_BAD,
-    as_json: bool = JSON,
-) -> None:
-    """Write attempted handwriting (Willett 2021) as session files.
-
-    Labels are characters. Features are scaled as in the publication, by blocks of single letters.
-
-    Example: cortext import handwriting handwritingBCIData --out data/handwriting
-    """
-    from cortext_data.readers.handwriting import handwriting
-
-    found = handwriting(source, partition=partition)
-    _write(found, out, normalise, bin_ms, skip_bad, as_json)
-
-
-def inner_speech(
-    source: Annotated[
-        Path, typer.Argument(help="Directory with .mat files of the release, or one of them.")
-    ],
-    out: Out,
-    participant: Annotated[
-        str | None, typer.Option(help="Participant, where there are several: t12, t15, t16 or t17.")
-    ] = None,
-    epoch: Annotated[
-        str, typer.Option(help="Period of a trial: go, or the delay before it.")
-    ] = "go",
-    behaviour: Annotated[
-        str | None,
-        typer.Option(help="Keep only cues of this behaviour, such as attempted. Default: all."),
-    ] = None,
-    channels: Annotated[
-        str | None,
-        typer.Option(help="Keep only this set of channels, such as 55b. Default: all channels."),
-    ] = None,
-    val_blocks: Annotated[
-        int, typer.Option(min=0, help="Last blocks of each session that become val.")
-    ] = 1,
-    normalise: Normalise = None,
-    bin_ms: BinMs = None,
-    skip_bad: bool = SKIP_BAD,
-    as_json: bool = JSON,
-) -> None:
-    """Write inner and attempted speech (Kunz 2025) as session files.
-
-    The last block of each session becomes val. The way of speaking becomes the trial's corpus.
-
-    Example: cortext import inner-speech sentenceData --participant t12 --out data/inner
-    """
-    from cortext_data.readers.inner_speech import inner_speech
-
-    found = inner_speech(
-        source,
-        participant=participant,
-        epoch=epoch,
-        behaviour=behaviour,
-        channels=channels,
-        val_blocks=val_blocks,
-    )
-    _write(found, out, normalise, bin_ms, skip_bad, as_json)
-
-
-def t12(
-    source: Folder,
-    out: Out,
-    columns: Annotated[
-        str,
-        typer.Option(
-            metavar="RANGES",
-            help="Columns of the arrays: 1-128 is area 6v, 129-256 area 44; also 1-64,97-128.",
-        ),
-    ] = "1-128",
-    threshold: Annotated[
-        str,
-        typer.Option(help="Threshold crossings: tx1 (-3.5 times the RMS voltage) to tx4 (-6.5)."),
-    ] = "tx1",
-    normalise: Normalise = None,
-    bin_ms: BinMs = None,
-    skip_bad: bool = SKIP_BAD,
-    as_json: bool = JSON,
-) -> None:
-    """Write the recordings of Brain-to-Text '24 (participant T12, Willett 2023).
-
-    SOURCE is competitionData, or a folder that it lies in. Its folders train, test and
-    competitionHoldOut become the splits train, val and test. The sentences of competitionHoldOut
-    are not read.
-
-    Example: cortext import t12 competitionData --out data/t12
-    """
-    from cortext_data.readers.t12 import t12 as read
-
-    found = read(source, columns=columns, threshold=threshold)
-    _write(found, out, normalise, bin_ms, skip_bad, as_json)
-
-
-def falcon_h2(
-    source: Annotated[
-        Path, typer.Argument(help="Directory with the NWB files of DANDI 000950, at any depth.")
-    ],
-    out: Out,
-    held_out: Annotated[
+    ] = None
+    inspect: Annotated[
         bool,
-        typer.Option(help="Also write the held-out days, of which three trials are for training."),
-    ] = True,
-    normalise: Normalise = None,
-    bin_ms: BinMs = None,
-    skip_bad: bool = SKIP_BAD,
-    as_json: bool = JSON,
-) -> None:
-    """Write the handwriting of FALCON H2 (DANDI 000950) as session files.
+        Setting(
+            help="Print what is in the file, and write a first mapping where --mapping names a"
+            " file."
+        ),
+    ] = False
 
-    The calibration becomes train, and minival, which repeats two of its trials, val. Features are
-    z-scored as the evaluator lets a decoder do it: causally. The evaluator drives
-    `cortext_published.falcon.Decoder`.
-
-    Example: cortext import falcon-h2 000950 --out data/h2
-    """
-    from cortext_data.readers.falcon import falcon_h2
-
-    _write(falcon_h2(source, held_out=held_out), out, normalise, bin_ms, skip_bad, as_json)
-
-
-MappedOut = Annotated[
-    Path | None,
-    typer.Option(help="Directory of session files to write; a second call goes on in it."),
-]
-MappingFile = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FILE",
-        help="Mapping file: what in the files is what. With --inspect: a new file to write.",
-    ),
-]
-Inspect = Annotated[
-    bool,
-    typer.Option(
-        "--inspect",
-        help="Print what is in the file, and write a first mapping where --mapping names a file.",
-    ),
-]
+    def needed(self) -> tuple[Path, Path]:
+        """Return `mapping` and `out`; raise ConfigError where one was not given."""
+        if self.mapping is None:
+            raise ConfigError(
+                "--mapping FILE is needed", fix="--inspect --mapping NEW.yaml writes a first one"
+            )
+        if self.out is None:
+            raise ConfigError("--out DIR is needed", fix="name a directory for the session files")
+        return self.mapping, self.out
 
 
 def nwb(
     source: Annotated[Path, typer.Argument(help="NWB file, or a folder of NWB files.")],
-    out: MappedOut = None,
-    mapping: MappingFile = None,
-    inspect: Inspect = False,
-    normalise: Normalise = None,
-    bin_ms: BinMs = None,
+    mapped: MappedFiles,
+    scaling: Scaling,
     skip_bad: bool = SKIP_BAD,
     as_json: bool = JSON,
 ) -> None:
@@ -297,20 +216,17 @@ def nwb(
     from cortext_data.readers.mapped.inspect_nwb import inspect_nwb
     from cortext_data.readers.nwb import nwb as read
 
-    if inspect:
-        _show(source, ".nwb", inspect_nwb, mapping, as_json)
+    if mapped.inspect:
+        _show(source, ".nwb", inspect_nwb, mapped.mapping, as_json)
         return
-    out, mapping = _needed(out, mapping)
-    _write(read(source, mapping), out, normalise, bin_ms, skip_bad, as_json)
+    mapping, out = mapped.needed()
+    _write(read(source, mapping), out, scaling, skip_bad, as_json)
 
 
 def mat(
     source: Annotated[Path, typer.Argument(help="MATLAB file, or a folder of MATLAB files.")],
-    out: MappedOut = None,
-    mapping: MappingFile = None,
-    inspect: Inspect = False,
-    normalise: Normalise = None,
-    bin_ms: BinMs = None,
+    mapped: MappedFiles,
+    scaling: Scaling,
     skip_bad: bool = SKIP_BAD,
     as_json: bool = JSON,
 ) -> None:
@@ -326,22 +242,11 @@ def mat(
     from cortext_data.readers.mapped.inspect_mat import inspect_mat
     from cortext_data.readers.mat import mat as read
 
-    if inspect:
-        _show(source, ".mat", inspect_mat, mapping, as_json)
+    if mapped.inspect:
+        _show(source, ".mat", inspect_mat, mapped.mapping, as_json)
         return
-    out, mapping = _needed(out, mapping)
-    _write(read(source, mapping), out, normalise, bin_ms, skip_bad, as_json)
-
-
-def _needed(out: Path | None, mapping: Path | None) -> tuple[Path, Path]:
-    """Return both; raise ConfigError where one was not given."""
-    if mapping is None:
-        raise ConfigError(
-            "--mapping FILE is needed", fix="--inspect --mapping NEW.yaml writes a first one"
-        )
-    if out is None:
-        raise ConfigError("--out DIR is needed", fix="name a directory for the session files")
-    return out, mapping
+    mapping, out = mapped.needed()
+    _write(read(source, mapping), out, scaling, skip_bad, as_json)
 
 
 def _show(

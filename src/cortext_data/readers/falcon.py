@@ -13,12 +13,12 @@ held-out days `held_out_calib` has three trials. Only the evaluation server has 
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 
@@ -26,6 +26,7 @@ from cortext.arguments import as_path
 from cortext.data.checks import FaultError, dead_link_fault
 from cortext.data.trial import SPLITS
 from cortext.errors import DataError
+from cortext.settings import Setting
 from cortext.text.inventory import HANDWRITING
 from cortext.text.pronunciation import to_tokens
 from cortext_data.readers.files.nwb_file import TRIALS, NwbFile, open_nwb
@@ -38,6 +39,7 @@ from cortext_data.readers.recording import (
     Source,
     block_number,
     left_out_notes,
+    numbers_in_blocks,
 )
 from cortext_data.readers.source_files import files_in, named_faults
 
@@ -63,12 +65,28 @@ _DATE = re.compile(r"(20\d\d)[._-]?(0[1-9]|1[0-2])[._-]?(0[1-9]|[12]\d|3[01])")
 _AGAIN = "download the file again"
 
 
-def falcon_h2(source: str | Path, *, held_out: bool = True) -> Source:
-    """Describe the recordings of FALCON H2.
+def falcon_h2(
+    source: Annotated[
+        str | Path,
+        Setting(
+            help="Directory with the NWB files of DANDI 000950, at any depth.",
+            argument=True,
+            kind=Path,
+        ),
+    ],
+    *,
+    held_out: Annotated[
+        bool,
+        Setting(help="Also write the held-out days, of which three trials are for training."),
+    ] = True,
+) -> Source:
+    """Read the handwriting of FALCON H2 (DANDI 000950) as session files.
 
-    Args:
-        source: Folder with the NWB files, at any depth, named as by DANDI or by the preparation.
-        held_out: Also read the held-out days, of which three trials each are for training.
+    The calibration becomes train, and minival, which repeats two of its trials, val. Features are
+    z-scored as the evaluator lets a decoder do it: causally. The evaluator drives
+    `cortext_published.falcon.Decoder`.
+
+    Example: cortext import falcon-h2 000950 --out data/h2
 
     Raises:
         DataError: For a folder without such files, or with other NWB files.
@@ -291,11 +309,9 @@ def _contents(found: list[_Trial]) -> Contents:
             what = f"a trial at {after.start_s:g} s begins before the one at {before.start_s:g} s"
             raise FaultError(TRIALS, f"{what} has ended", _AGAIN)
     blocks: dict[tuple[int, str], list[RecordedTrial]] = {}
-    numbers: Counter[int] = Counter()
     n_empty = 0
-    for trial in kept:
-        number = numbers[trial.block]
-        numbers[trial.block] += 1
+    numbers = numbers_in_blocks(trial.block for trial in kept)
+    for trial, number in zip(kept, numbers, strict=True):
         n_bins = int(trial.mask_T.sum())
         n_empty += not n_bins
         if n_bins:

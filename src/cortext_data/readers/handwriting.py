@@ -7,13 +7,12 @@ partitions into training and test: held-out blocks, the harder ones, and held-ou
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from itertools import groupby
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 
@@ -21,18 +20,21 @@ from cortext.data.checks import FaultError, dead_link
 from cortext.data.scaling import Scale
 from cortext.errors import ConfigError, CortextError, DataError, nearest
 from cortext.files import is_plain_name
+from cortext.settings import Setting
 from cortext.text.inventory import HANDWRITING
 from cortext.text.language import EN
 from cortext.text.pronunciation import to_tokens
 from cortext_data.readers.files.matlab import MatFile, Numbers, open_mat
 from cortext_data.readers.recording import (
-    Block,
     Contents,
     RecordedTrial,
     Recording,
     Source,
     block_number,
+    check_number,
+    in_blocks,
     left_out_notes,
+    numbers_in_blocks,
 )
 from cortext_data.readers.source_files import file_faults
 
@@ -49,15 +51,24 @@ _MEANS, _SD, _LETTER_BLOCKS = "meansPerBlock", "stdAcrossAllData", "blockList"
 _PAUSE = "#"
 
 
-def handwriting(source: Path, *, partition: str = PARTITIONS[0]) -> Source:
-    """Return the sentences of the handwriting release.
+def handwriting(
+    source: Annotated[
+        Path, Setting(help="Directory that the archive was unpacked in.", argument=True)
+    ],
+    *,
+    partition: Annotated[
+        str,
+        Setting(
+            help="What is held out: HeldOutBlocks (the harder one) or HeldOutTrials; it becomes"
+            " val."
+        ),
+    ] = PARTITIONS[0],
+) -> Source:
+    """Read attempted handwriting (Willett 2021) as session files.
 
-    The partition's training sentences become `train`, its test sentences `val`. Sentences in
-    neither, in which the participant made errors, are left out.
+    Labels are characters. Features are scaled as in the publication, by blocks of single letters.
 
-    Args:
-        source: Folder that the release was unpacked in, `handwritingBCIData` or the one above it.
-        partition: One of `PARTITIONS`.
+    Example: cortext import handwriting handwritingBCIData --out data/handwriting
 
     Raises:
         ConfigError: For another partition.
@@ -118,19 +129,14 @@ def _open(session: str, sentences: Path, letters: Path, held_out: Path) -> Itera
             raise FaultError(_CUBE, f"{found} as in {letters.name}", AGAIN)
         with file_faults(held_out):
             splits = _splits(session, held_out, len(trials))
-        kept: list[tuple[int, str, RecordedTrial]] = []
-        numbers: Counter[int] = Counter()
-        for at, block in enumerate(trials.blocks):
-            if at in splits:
-                kept.append((block, splits[at], trials.trial(at, numbers[block])))
-            numbers[block] += 1
-        # Runs of one block and split, in the order in which they were recorded.
-        runs = groupby(kept, key=lambda each: each[:2])
+        numbers = numbers_in_blocks(trials.blocks)
+        kept = [
+            (block, splits[at], trials.trial(at, numbers[at]))
+            for at, block in enumerate(trials.blocks)
+            if at in splits
+        ]
         yield Contents(
-            [
-                Block(block, split, [trial for *_, trial in run], scales.nearest(block))
-                for (block, split), run in runs
-            ],
+            [replace(one, published=scales.nearest(one.number)) for one in in_blocks(kept)],
             BIN_MS,
             range(trials.cube.shape[-1]),
             left_out_notes({"in neither part of the partition": len(trials) - len(splits)}),
@@ -160,9 +166,7 @@ class _Sentences:
             (_BLOCKS, self.blocks),
             (_CONDITIONS, self._conditions),
         ):
-            if len(values) != len(self):
-                found = f"{len(values)} entries found, {len(self)} expected as in {_CUBE}"
-                raise FaultError(name, found, AGAIN)
+            check_number(name, len(values), len(self), "entries", _CUBE, AGAIN)
         if self.cube.dtype.kind == "f":
             fix = "take the file as it was published"
             raise FaultError(_CUBE, f"{self.cube.dtype} found, whole numbers expected", fix)

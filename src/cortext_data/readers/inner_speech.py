@@ -15,13 +15,15 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 
 from cortext.arguments import as_count
 from cortext.data.checks import FaultError
 from cortext.errors import ConfigError, DataError, nearest
-from cortext_data.readers.files.matlab import MatFile, open_mat
+from cortext.settings import Setting
+from cortext_data.readers.files.matlab import MatFile, Numbers, open_mat
 from cortext_data.readers.recording import (
     Block,
     Contents,
@@ -29,7 +31,10 @@ from cortext_data.readers.recording import (
     Recording,
     Source,
     block_number,
+    check_number,
     left_out_notes,
+    numbers_in_blocks,
+    side_by_side,
 )
 from cortext_data.readers.source_files import file_faults, files_in
 
@@ -54,26 +59,35 @@ class _Options:
 
 
 def inner_speech(
-    source: Path,
+    source: Annotated[
+        Path,
+        Setting(help="Directory with .mat files of the release, or one of them.", argument=True),
+    ],
     *,
-    participant: str | None = None,
-    epoch: str = EPOCHS[0],
-    behaviour: str | None = None,
-    channels: str | None = None,
-    val_blocks: int = 1,
+    participant: Annotated[
+        str | None,
+        Setting(help="Participant, where there are several: t12, t15, t16 or t17."),
+    ] = None,
+    epoch: Annotated[str, Setting(help="Period of a trial: go, or the delay before it.")] = EPOCHS[
+        0
+    ],
+    behaviour: Annotated[
+        str | None,
+        Setting(help="Keep only cues of this behaviour, such as attempted. Default: all."),
+    ] = None,
+    channels: Annotated[
+        str | None,
+        Setting(help="Keep only this set of channels, such as 55b. Default: all channels."),
+    ] = None,
+    val_blocks: Annotated[
+        int, Setting(help="Last blocks of each session that become val.", minimum=0)
+    ] = 1,
 ) -> Source:
-    """Return the cued words and sentences of one participant.
+    """Read inner and attempted speech (Kunz 2025) as session files.
 
-    Nothing is published as held out, so the last blocks of each session become `val`. Cues to do
-    nothing are left out.
+    The last block of each session becomes val. The way of speaking becomes the trial's corpus.
 
-    Args:
-        source: One file, or a folder with files of the release at any depth.
-        participant: Participant such as `t12`; needed where there are files of several.
-        epoch: `go` for the period of speech, `delay` for the one before it.
-        behaviour: Keep only cues of this behaviour, such as `attempted` or `imaginedlistening`.
-        channels: Keep only this set of channels, such as `55b`, of both kinds of features.
-        val_blocks: Number of blocks of each session that become `val`.
+    Example: cortext import inner-speech sentenceData --participant t12 --out data/inner
 
     Raises:
         ConfigError: For an option that is not possible.
@@ -147,11 +161,12 @@ def _open(paths: Sequence[Path], options: _Options, notes: Sequence[str]) -> Ite
     """Open the files of one session."""
     names = (_CROSSINGS, _POWER, _BLOCKS, _CUES, _CUE_LIST, _BIN, f"{options.epoch}TrialEpochs")
     with ExitStack() as stack:
+        opened: list[MatFile] = []
         files: list[_File] = []
         for path in paths:
             with file_faults(path):
-                opened = stack.enter_context(open_mat(path, names))
-                files.append(_File(opened, options, files))
+                opened.append(stack.enter_context(open_mat(path, names)))
+                files.append(_File.of(opened[-1], opened, options))
                 _check_same(files)
         trials = [trial for file in files for trial in file.trials]
         if not trials:
@@ -164,7 +179,9 @@ def _open(paths: Sequence[Path], options: _Options, notes: Sequence[str]) -> Ite
         blocks = _blocks(trials, options.val_blocks)
         if options.val_blocks and all(block.split == "train" for block in blocks):
             notes.append("too few blocks for val: all are train")
-        yield Contents(blocks, files[0].bin_ms, range(files[0].n_counts), notes)
+        crossings, channels = files[0].bins.features[0], files[0].bins.channels
+        n_counts = crossings.shape[1] if channels is None else len(channels)
+        yield Contents(blocks, files[0].bins.bin_ms, range(n_counts), notes)
 
 
 def _blocks(trials: Sequence[tuple[int, RecordedTrial]], n_val: int) -> list[Block]:
@@ -182,12 +199,14 @@ def _blocks(trials: Sequence[tuple[int, RecordedTrial]], n_val: int) -> list[Blo
 def _check_same(files: Sequence[_File]) -> None:
     """Raise FaultError where the last file does not go with those before it."""
     last = files[-1]
+    blocks = {block for block, _ in last.trials}
     for other in files[:-1]:
-        if other.bin_ms != last.bin_ms:
-            found = f"bins of {last.bin_ms:g} ms found, {other.bin_ms:g} ms in {other.path.name}"
+        name, bin_ms = other.bins.mat.path.name, other.bins.bin_ms
+        if bin_ms != last.bins.bin_ms:
+            found = f"bins of {last.bins.bin_ms:g} ms found, {bin_ms:g} ms in {name}"
             raise FaultError(_BIN, found, "import the files separately")
-        if common := sorted(other.blocks & last.blocks):
-            found = f"block {common[0]} found, which {other.path.name} has, too"
+        if common := sorted({block for block, _ in other.trials} & blocks):
+            found = f"block {common[0]} found, which {name} has, too"
             raise FaultError(_BLOCKS, found, "import the files to separate directories")
 
 
@@ -219,102 +238,116 @@ class Cue:
         return _NO_SPEECH.fullmatch(self.sentence) is not None
 
 
-class _File:
-    """One open file.
+@dataclass(frozen=True, eq=False)
+class _Bins:
+    """Continuous bins of an open file, whose sizes have been checked.
 
     Attributes:
-        path: Path of the file.
-        mat: The open file; features of one file at a time are in memory.
+        mat: The open file.
+        opened: All open files, of which one at a time has its features in memory.
+        features: Threshold crossings and power, [T, C] each.
         bin_ms: Length of a bin.
-        n_counts: Number of features that are counts; as many are power.
-        cues: Entries of the list of cues.
-        blocks: Numbers of its blocks.
+        block_T: The block of each bin; of no trial, such as between blocks, any number.
+        channels: Columns that are kept; None for all.
+        epochs: Name of the variable with the periods.
+    """
+
+    mat: MatFile
+    opened: Sequence[MatFile]
+    features: Sequence[Numbers]
+    bin_ms: float
+    block_T: np.ndarray
+    channels: Sequence[int] | None
+    epochs: str
+
+    @classmethod
+    def of(cls, mat: MatFile, opened: Sequence[MatFile], options: _Options) -> _Bins:
+        """Check the variables of an open file."""
+        crossings, power = (mat.numbers(name) for name in (_CROSSINGS, _POWER))
+        if power.shape != crossings.shape:
+            found = f"{list(power.shape)} found, {list(crossings.shape)} expected as in"
+            raise FaultError(_POWER, f"{found} {_CROSSINGS}", AGAIN)
+        n_bins, n_channels = crossings.shape
+        if not n_bins:
+            raise FaultError(_CROSSINGS, "no bins found", AGAIN)
+        channels = _channels(mat, options.channels, n_channels)
+        bin_ms = _bin_ms(mat)
+        block_T = mat.vector(_BLOCKS)
+        check_number(_BLOCKS, len(block_T), n_bins, "bins", _CROSSINGS, AGAIN)
+        epochs = f"{options.epoch}TrialEpochs"
+        return cls(mat, opened, (crossings, power), bin_ms, block_T, channels, epochs)
+
+    def index(self, number: float) -> int | None:
+        """Return the number of a bin, from 0; None where the file has no such bin."""
+        return _index(number, len(self.block_T))
+
+    def read(self, first: float, last: float, cue: float, n_cues: int) -> np.ndarray:
+        """Return threshold crossings and power of a trial's bins, float32 [T, 2 C].
+
+        First bin, last bin and cue are as in the file, counted from 1.
+        """
+        if _index(cue, n_cues) is None:
+            found = f"cue {cue} found, 1 to {n_cues} (of {_CUE_LIST}) expected"
+            raise FaultError(_CUES, found, AGAIN)
+        start, end = self.index(first), self.index(last)
+        if start is None or end is None or end < start:
+            found = f"bins {first} to {last} found, 1 to {len(self.block_T)} expected"
+            raise FaultError(self.epochs, found, AGAIN)
+        blocks = np.unique(self.block_T[start : end + 1])
+        if len(blocks) > 1:
+            found = f"bins {first} to {last} of {self.mat.path.name} lie in blocks"
+            found = f"{found} {blocks[0]:g} and {blocks[1]:g}"
+            raise FaultError(self.epochs, found, "correct the period")
+        block_number(blocks[0], _BLOCKS, AGAIN)
+        for other in self.opened:
+            if other is not self.mat:
+                other.release()
+        return side_by_side([each.read(start, end + 1, self.channels) for each in self.features])
+
+
+@dataclass(frozen=True, eq=False)
+class _File:
+    """An open file.
+
+    Attributes:
+        bins: Its bins.
+        cues: The list of cues.
         trials: Number of the block and the trial, for all that are kept.
         left_out: Number of trials by the reason why they were left out.
     """
 
-    def __init__(self, file: MatFile, options: _Options, together: Sequence[_File]) -> None:
-        self.path = file.path
-        self.mat = file
-        self._together = together  # this file, too, once it has been opened
-        self._experiment = _name(file.path)[2]
-        self._features = [file.numbers(name) for name in (_CROSSINGS, _POWER)]
-        self._n_bins, n_channels = self._features[0].shape
-        if self._features[1].shape != self._features[0].shape:
-            shapes = [list(each.shape) for each in self._features]
-            found = f"{shapes[1]} found, {shapes[0]} expected as in {_CROSSINGS}"
-            raise FaultError(_POWER, found, AGAIN)
-        if not self._n_bins:
-            raise FaultError(_CROSSINGS, "no bins found", AGAIN)
-        self._channels = _channels(file, options.channels, n_channels)
-        self.n_counts = n_channels if self._channels is None else len(self._channels)
-        self.bin_ms = _bin_ms(file)
-        self._block_T = file.vector(_BLOCKS)
-        if len(self._block_T) != self._n_bins:
-            found = f"{len(self._block_T)} bins found, {self._n_bins} expected as in {_CROSSINGS}"
-            raise FaultError(_BLOCKS, found, AGAIN)
-        self.cues = [Cue.of(text) for text in file.texts(_CUE_LIST)]
-        self._epochs = f"{options.epoch}TrialEpochs"
-        self._periods = _periods(file, self._epochs)
-        numbers = _places(file.vector(_CUES))
-        if len(numbers) != len(self._periods):
-            found = f"{len(numbers)} trials found, {len(self._periods)} expected as in"
-            raise FaultError(_CUES, f"{found} {self._epochs}", AGAIN)
-        self.left_out: Counter[str] = Counter()
-        self.trials = list(self._trials(numbers, options.behaviour))
-        self.blocks = {block for block, _ in self.trials}
+    bins: _Bins
+    cues: Sequence[Cue]
+    trials: Sequence[tuple[int, RecordedTrial]]
+    left_out: Counter[str]
 
-    def _trials(
-        self, cues: Sequence[float], behaviour: str | None
-    ) -> Iterator[tuple[int, RecordedTrial]]:
-        """Yield block and trial of each trial that is kept."""
-        seen: Counter[int] = Counter()
-        for (first, last), number in zip(self._periods, cues, strict=True):
-            # A trial in no bin is named with the first block.
-            block = _block(self._block_T[_index(first, self._n_bins) or 0])
-            in_block = seen[block]
-            seen[block] += 1
-            which = _index(number, len(self.cues))
-            cue = None if which is None else self.cues[which]
-            if cue is not None and cue.is_nothing:
-                self.left_out["with the cue to do nothing"] += 1
-            elif cue is not None and behaviour is not None and behaviour != cue.behaviour:
-                self.left_out["of another behaviour"] += 1
+    @classmethod
+    def of(cls, mat: MatFile, opened: Sequence[MatFile], options: _Options) -> _File:
+        """Return the trials of an open file, with a cue and a period of bins each."""
+        bins = _Bins.of(mat, opened, options)
+        cues = [Cue.of(text) for text in mat.texts(_CUE_LIST)]
+        periods = _periods(mat, bins.epochs)
+        numbers = _places(mat.vector(_CUES))
+        check_number(_CUES, len(numbers), len(periods), "trials", bins.epochs, AGAIN)
+        # A trial in no bin is named with the first block.
+        blocks = [_block(bins.block_T[bins.index(first) or 0]) for first, _ in periods]
+        trials = []
+        left_out: Counter[str] = Counter()
+        for i, in_block in enumerate(numbers_in_blocks(blocks)):
+            which = _index(numbers[i], len(cues))
+            cue = Cue("", None) if which is None else cues[which]  # reading names a wrong number
+            if cue.is_nothing:
+                left_out["with the cue to do nothing"] += 1
+            elif which is not None and options.behaviour not in (None, cue.behaviour):
+                left_out["of another behaviour"] += 1
             else:
-                said = ("", None) if cue is None else (cue.sentence, cue.behaviour)
-                yield (
-                    block,
-                    RecordedTrial(
-                        in_block,
-                        int(last - first) + 1 if np.isfinite(last - first) else 0,
-                        partial(self._read, first, last, number),
-                        said[0],
-                        said[1] or self._experiment,
-                    ),
-                )
-
-    def _read(self, first: float, last: float, cue: float) -> np.ndarray:
-        """Return threshold crossings and power of a trial's bins, float32 [T, 2 C]."""
-        if _index(cue, len(self.cues)) is None:
-            found = f"cue {cue} found, 1 to {len(self.cues)} (of {_CUE_LIST}) expected"
-            raise FaultError(_CUES, found, AGAIN)
-        start, end = _index(first, self._n_bins), _index(last, self._n_bins)
-        if start is None or end is None or end < start:
-            found = f"bins {first} to {last} found, 1 to {self._n_bins} expected"
-            raise FaultError(self._epochs, found, AGAIN)
-        stop = end + 1
-        # Bins of no trial, such as those between blocks, may have any number.
-        blocks = np.unique(self._block_T[start:stop])
-        if len(blocks) > 1:
-            found = f"bins {first} to {last} of {self.path.name} lie in blocks {blocks[0]:g} and"
-            raise FaultError(self._epochs, f"{found} {blocks[1]:g}", "correct the period")
-        block_number(blocks[0], _BLOCKS, AGAIN)
-        for other in self._together:
-            if other is not self:
-                other.mat.release()
-        parts = [each.read(start, stop, self._channels) for each in self._features]
-        with np.errstate(over="ignore"):  # what float32 cannot hold becomes Inf, which is named
-            return np.concatenate(parts, axis=1, dtype=np.float32, casting="unsafe")
+                first, last = periods[i]
+                n_bins = int(last - first) + 1 if np.isfinite(last - first) else 0
+                read = partial(bins.read, first, last, numbers[i], len(cues))
+                speech = cue.behaviour or _name(mat.path)[2]
+                trial = RecordedTrial(in_block, n_bins, read, cue.sentence, speech)
+                trials.append((blocks[i], trial))
+        return cls(bins, cues, trials, left_out)
 
 
 def _index(number: float, n: int) -> int | None:
@@ -361,9 +394,7 @@ def _channels(file: MatFile, chosen: str | None, n_channels: int) -> list[int] |
             raise FaultError(name, "variable missing", "import it without --channels")
     names = file.texts(_SET_NAMES)
     sets = file.cells(_SETS)
-    if len(names) != len(sets):
-        found = f"{len(names)} names found, {len(sets)} expected as in {_SETS}"
-        raise FaultError(_SET_NAMES, found, AGAIN)
+    check_number(_SET_NAMES, len(names), len(sets), "names", _SETS, AGAIN)
     if chosen not in names:
         found = f"no channels {chosen!r}; {nearest(chosen, names)}"
         raise FaultError(_SET_NAMES, found, "choose a set of the file")

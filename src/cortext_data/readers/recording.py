@@ -5,9 +5,11 @@ A reader returns a `Source`. `importing.import_source` writes it as session file
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -154,6 +156,49 @@ def block_number(number: float, field: str, fix: str) -> int:
     if not 0 <= number < _MOST_BLOCKS or number != int(number):
         raise FaultError(field, f"{number:g} found, the number of a block expected", fix)
     return int(number)
+
+
+def check_number(field: str, found: int, expected: int, what: str, other: str, fix: str) -> None:
+    """Raise FaultError unless a field has as many entries as another one.
+
+    Args:
+        field: The field, which the message names.
+        found: Its number of entries.
+        expected: Number of entries of the other field.
+        what: What the entries are, such as `trials`.
+        other: The other field.
+        fix: What to do.
+    """
+    if found != expected:
+        raise FaultError(field, f"{found} {what} found, {expected} expected as in {other}", fix)
+
+
+def numbers_in_blocks(blocks: Iterable[int]) -> list[int]:
+    """Return the number of each trial in its block, from 0, given the trials' blocks."""
+    seen: Counter[int] = Counter()
+    numbers = []
+    for block in blocks:
+        numbers.append(seen[block])
+        seen[block] += 1
+    return numbers
+
+
+def in_blocks(trials: Iterable[tuple[int, str, RecordedTrial]]) -> list[Block]:
+    """Return each run of trials of one block and split as a `Block`, in the order given.
+
+    Args:
+        trials: Number of the block, split, and trial.
+    """
+    return [
+        Block(number, split, [trial for *_, trial in run])
+        for (number, split), run in groupby(trials, key=lambda each: each[:2])
+    ]
+
+
+def side_by_side(parts: Sequence[np.ndarray]) -> np.ndarray:
+    """Return numbers [T, C] of any types beside each other, float32."""
+    with np.errstate(over="ignore"):  # what float32 cannot hold becomes Inf, which is named
+        return np.concatenate(parts, axis=1, dtype=np.float32, casting="unsafe")
 
 
 def left_out_notes(reasons: Mapping[str, int]) -> list[str]:

@@ -15,12 +15,12 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
-from itertools import groupby
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 
@@ -28,14 +28,18 @@ from cortext.arguments import as_path, check_text
 from cortext.data.checks import FaultError, dead_link
 from cortext.data.trial import Session
 from cortext.errors import ConfigError, DataError, nearest
+from cortext.settings import Setting
 from cortext_data.readers.files.matlab import MatFile, Numbers, open_mat
 from cortext_data.readers.recording import (
-    Block,
     Contents,
     RecordedTrial,
     Recording,
     Source,
     block_number,
+    check_number,
+    in_blocks,
+    numbers_in_blocks,
+    side_by_side,
 )
 from cortext_data.readers.source_files import files_in
 
@@ -55,6 +59,151 @@ _UNPACK = "give the folder that competitionData.tar.gz was unpacked in"
 _AGAIN = "take the file of the release"
 
 
+def t12(
+    source: Annotated[
+        str | Path,
+        Setting(help="Directory that the archive was unpacked in.", argument=True, kind=Path),
+    ],
+    *,
+    columns: Annotated[
+        str,
+        Setting(
+            help="Columns of the arrays: 1-128 is area 6v, 129-256 area 44; also 1-64,97-128.",
+            metavar="RANGES",
+        ),
+    ] = "1-128",
+    threshold: Annotated[
+        str,
+        Setting(help="Threshold crossings: tx1 (-3.5 times the RMS voltage) to tx4 (-6.5)."),
+    ] = "tx1",
+) -> Source:
+    """Read the recordings of Brain-to-Text '24 (participant T12, Willett 2023).
+
+    SOURCE is competitionData, or a folder that it lies in. Its folders train, test and
+    competitionHoldOut become the splits train, val and test. The sentences of competitionHoldOut
+    are not read.
+
+    Example: cortext import t12 competitionData --out data/t12
+
+    Raises:
+        ConfigError: For columns or a threshold that there are not.
+        DataError: For a folder without the release, or with files of others in it.
+    """
+    source = as_path(source, "source")
+    check_text(columns, "columns")
+    check_text(threshold, "threshold")
+    if threshold not in THRESHOLDS:
+        raise ConfigError(f"unknown threshold {threshold!r}; {nearest(threshold, THRESHOLDS)}")
+    chosen = parse_columns(columns)
+    files = session_files(find_competition_data(source))
+    recordings = [
+        Recording(
+            file.session,
+            (file.path,),
+            open=partial(_open, file, files, chosen, threshold),
+            whole=file.folder == HOLDOUT,  # a submission has each of its trials
+        )
+        for file in files
+    ]
+    settings = {"columns": columns.replace(" ", ""), "threshold": threshold}
+    return Source("t12", recordings, settings=settings)
+
+
+@contextmanager
+def _open(
+    file: SessionFile, files: Sequence[SessionFile], columns: Sequence[int], threshold: str
+) -> Iterator[Contents]:
+    """Open a file of the release. The features of a trial are read when they are asked for."""
+    is_withheld = file.folder == HOLDOUT
+    with open_mat(file.path, [threshold, POWER, BLOCKS] + [SENTENCES] * (not is_withheld)) as mat:
+        blocks = block_numbers(mat)
+        crossings, power = mat.cells(threshold), mat.cells(POWER)
+        sentences: Sequence[str | None] = [None] * len(blocks)
+        if not is_withheld:
+            sentences = [text.strip() for text in mat.texts(SENTENCES)]
+        for name, values in ((threshold, crossings), (POWER, power), (SENTENCES, sentences)):
+            check_number(name, len(values), len(blocks), "trials", BLOCKS, _AGAIN)
+        width = _width([*crossings, *power])
+        if max(columns) >= width:
+            found = f"{width} columns found, {max(columns) + 1} asked for"
+            raise FaultError(threshold, found, "choose others with --columns")
+        _check_other_trials(file, files, threshold, blocks, [x.shape[0] for x in crossings])
+        trials = []
+        for i, number in enumerate(numbers_in_blocks(blocks)):
+            arrays = {threshold: crossings[i], POWER: power[i]}
+            read = partial(_features, arrays, width, columns, sentences[i])
+            trial = RecordedTrial(number, crossings[i].shape[0], read, sentences[i])
+            trials.append((blocks[i], FOLDERS[file.folder], trial))
+        yield Contents(in_blocks(trials), BIN_MS, counts=range(len(columns)))
+
+
+def _features(
+    arrays: Mapping[str, Numbers], width: int, columns: Sequence[int], sentence: str | None
+) -> np.ndarray:
+    """Return threshold crossings, then power of the chosen columns of a trial, float32 [T, C].
+
+    Nothing of the two arrays, which should be [T, width], or of the sentence has been checked.
+    """
+    if sentence == "":
+        raise FaultError(SENTENCES, "no sentence found, one expected", _AGAIN)
+    crossings, _ = arrays.values()
+    for name, array in arrays.items():
+        if array.shape != (crossings.shape[0], width):
+            expected = f"[{crossings.shape[0]}, {width}] expected"
+            if array is crossings:
+                expected = f"[bins, {width}] expected as in other trials"
+            raise FaultError(name, f"{list(array.shape)} found, {expected}", _AGAIN)
+    x_TC = side_by_side([array.read(columns=columns) for array in arrays.values()])
+    if crossings.dtype.kind == "f":  # saved as counts, unless they were scaled
+        counts_TC = x_TC[:, : len(columns)]
+        odd = counts_TC[(counts_TC < 0) | (np.floor(counts_TC) != counts_TC)]
+        odd = odd[np.isfinite(odd)]
+        if len(odd):
+            found = f"{odd[0]:g} found, counts of threshold crossings expected"
+            raise FaultError(next(iter(arrays)), found, _AGAIN)
+    return x_TC
+
+
+def _width(arrays: Sequence[Numbers]) -> int:
+    """Return the number of columns that most arrays have."""
+    widths = Counter(array.shape[-1] for array in arrays if len(array.shape) == 2)
+    return widths.most_common(1)[0][0] if widths else 0
+
+
+def block_numbers(mat: MatFile) -> list[int]:
+    """Return the block of each trial; raise FaultError for anything but block numbers."""
+    numbers = mat.vector(BLOCKS)
+    if len(numbers) > _MOST_TRIALS:
+        raise FaultError(
+            BLOCKS, f"{len(numbers)} trials found, at most {_MOST_TRIALS} expected", _AGAIN
+        )
+    if not len(numbers):
+        raise FaultError(BLOCKS, "no trials found, the number of a block expected", _AGAIN)
+    return [block_number(number, BLOCKS, _AGAIN) for number in numbers.tolist()]
+
+
+def _check_other_trials(
+    file: SessionFile,
+    files: Sequence[SessionFile],
+    threshold: str,
+    blocks: Sequence[int],
+    lengths: Sequence[int],
+) -> None:
+    """Refuse the trials of another folder: a model would be tested on what it was trained on."""
+    same_day = [other for other in files if other.session == file.session]
+    for other in same_day[: same_day.index(file)]:
+        with suppress(FaultError):  # its own import names the fault
+            with open_mat(other.path, [BLOCKS]) as mat:
+                if block_numbers(mat) != blocks:
+                    continue
+            with open_mat(other.path, [threshold]) as mat:
+                if [cell.shape[0] for cell in mat.cells(threshold)] != lengths:
+                    continue
+            raise DataError(
+                f"holds the trials of {other.folder}/{other.path.name}", where=file.path, fix=_AGAIN
+            )
+
+
 @dataclass(frozen=True, slots=True)
 class SessionFile:
     """One file of the release.
@@ -68,53 +217,6 @@ class SessionFile:
     session: str
     folder: str
     path: Path
-
-
-def t12(source: str | Path, *, columns: str = "1-128", threshold: str = "tx1") -> Source:
-    """Return the recordings of Brain-to-Text '24.
-
-    Features are the threshold crossings of the chosen columns, then their spike band power.
-
-    Args:
-        source: Folder that the release was unpacked in: `competitionData`, or one above it.
-        columns: Columns of the arrays, counted from 1, such as `1-128` or `1-64,97-128`.
-        threshold: `tx1`, the lowest one, to `tx4`.
-
-    Raises:
-        ConfigError: For columns or a threshold that there are not.
-        DataError: For a folder without the release, or with files of others in it.
-    """
-    source = as_path(source, "source")
-    check_text(columns, "columns")
-    check_text(threshold, "threshold")
-    if threshold not in THRESHOLDS:
-        raise ConfigError(f"unknown threshold {threshold!r}; {nearest(threshold, THRESHOLDS)}")
-    chosen = parse_columns(columns)
-    files = session_files(find_competition_data(source))
-    recordings = []
-    for number, file in enumerate(files):
-        others = [other for other in files[:number] if other.session == file.session]
-        opens = partial(_open, file, others, chosen, threshold)
-        recordings.append(Recording(file.session, (file.path,), opens, file.folder == HOLDOUT))
-    settings = {"columns": columns.replace(" ", ""), "threshold": threshold}
-    return Source("t12", recordings, settings=settings)
-
-
-def parse_columns(text: str) -> list[int]:
-    """Return columns such as `1-64, 97` as numbers from 0; raise ConfigError for anything else."""
-    found: list[int] = []
-    for part in text.replace(" ", "").split(","):
-        ends = re.fullmatch(r"(\d{1,5})(?:-(\d{1,5}))?", part)
-        first, last = (int(ends[1]), int(ends[2] or ends[1])) if ends else (0, 0)
-        if not 1 <= first <= last <= _MOST_COLUMNS:
-            raise ConfigError(
-                f"columns are {text!r:.60}; ranges such as 1-128 or 1-64,97-128 needed, counted"
-                " from 1"
-            )
-        found += range(first - 1, last)
-    if len(set(found)) != len(found):
-        raise ConfigError(f"columns are {text!r:.60}; each can be chosen once")
-    return found
 
 
 def find_competition_data(source: Path) -> Path:
@@ -172,119 +274,18 @@ def session_files(root: Path) -> list[SessionFile]:
     return sorted(files, key=lambda file: file.session)
 
 
-@contextmanager
-def _open(
-    file: SessionFile, others: Sequence[SessionFile], columns: Sequence[int], threshold: str
-) -> Iterator[Contents]:
-    """Open a file; `others` are those of the same session that come before it."""
-    withheld = file.folder == HOLDOUT
-    names = [threshold, POWER, BLOCKS, *([] if withheld else [SENTENCES])]
-    with open_mat(file.path, names) as mat:
-        trials = _trials(mat, columns, threshold, withheld)
-        _check_other_trials(file, others, threshold, trials)
-        blocks = [
-            Block(number, FOLDERS[file.folder], [trial for _, trial in run])
-            for number, run in groupby(trials, key=lambda one: one[0])
-        ]
-        yield Contents(blocks, BIN_MS, counts=range(len(columns)))
-
-
-def block_numbers(mat: MatFile) -> list[int]:
-    """Return the block of each trial; raise FaultError for anything but block numbers."""
-    numbers = mat.vector(BLOCKS)
-    if len(numbers) > _MOST_TRIALS:
-        raise FaultError(
-            BLOCKS, f"{len(numbers)} trials found, at most {_MOST_TRIALS} expected", _AGAIN
-        )
-    if not len(numbers):
-        raise FaultError(BLOCKS, "no trials found, the number of a block expected", _AGAIN)
-    return [block_number(number, BLOCKS, _AGAIN) for number in numbers.tolist()]
-
-
-def _trials(
-    mat: MatFile, columns: Sequence[int], threshold: str, withheld: bool
-) -> list[tuple[int, RecordedTrial]]:
-    """Return the trials in the file's order, each with the number of its block."""
-    blocks = block_numbers(mat)
-    crossings, power = mat.cells(threshold), mat.cells(POWER)
-    sentences = None if withheld else [text.strip() for text in mat.texts(SENTENCES)]
-    for name, values in ((threshold, crossings), (POWER, power), (SENTENCES, sentences)):
-        if values is not None and len(values) != len(blocks):
-            found = f"{len(values)} trials found, {len(blocks)} expected as in {BLOCKS}"
-            raise FaultError(name, found, _AGAIN)
-    widths = Counter(cell.shape[-1] for cell in (*crossings, *power) if len(cell.shape) == 2)
-    width = widths.most_common(1)[0][0] if widths else 0
-    if max(columns) >= width:
-        found = f"{width} columns found, {max(columns) + 1} asked for"
-        raise FaultError(threshold, found, "choose others with --columns")
-    trials = []
-    numbers: Counter[int] = Counter()
-    for i, block in enumerate(blocks):
-        said = None if sentences is None else sentences[i]
-        pair = _Pair(threshold, crossings[i], power[i], width, columns, said)
-        n_bins = crossings[i].shape[0]
-        trials.append((block, RecordedTrial(numbers[block], n_bins, pair.read, said)))
-        numbers[block] += 1
-    return trials
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Pair:
-    """The two arrays of a trial, [T, width] each, and its sentence, of which nothing is checked."""
-
-    threshold: str
-    crossings: Numbers
-    power: Numbers
-    width: int
-    columns: Sequence[int]
-    sentence: str | None
-
-    def read(self) -> np.ndarray:
-        """Return threshold crossings, then power of the chosen columns, float32 [T, C]."""
-        if self.sentence == "":
-            raise FaultError(SENTENCES, "no sentence found, one expected", _AGAIN)
-        n_bins = self.crossings.shape[0]
-        for name, cell in ((self.threshold, self.crossings), (POWER, self.power)):
-            if cell.shape != (n_bins, self.width):
-                expected = f"[{n_bins}, {self.width}] expected"
-                if cell is self.crossings:
-                    expected = f"[bins, {self.width}] expected as in other trials"
-                raise FaultError(name, f"{list(cell.shape)} found, {expected}", _AGAIN)
-        x_TC = np.empty((n_bins, 2 * len(self.columns)), np.float32)
-        with np.errstate(over="ignore"):  # what float32 cannot hold becomes Inf, which is named
-            x_TC[:, : len(self.columns)] = self.crossings.read(columns=self.columns)
-            x_TC[:, len(self.columns) :] = self.power.read(columns=self.columns)
-        self._check_counts(x_TC[:, : len(self.columns)])
-        return x_TC
-
-    def _check_counts(self, x_TC: np.ndarray) -> None:
-        """Refuse threshold crossings that were scaled, or are another variable."""
-        if self.crossings.dtype.kind != "f":
-            return
-        odd = x_TC[(x_TC < 0) | (np.floor(x_TC) != x_TC)]
-        odd = odd[np.isfinite(odd)]
-        if len(odd):
-            found = f"{odd[0]:g} found, counts of threshold crossings expected"
-            raise FaultError(self.threshold, found, _AGAIN)
-
-
-def _check_other_trials(
-    file: SessionFile,
-    others: Sequence[SessionFile],
-    threshold: str,
-    trials: Sequence[tuple[int, RecordedTrial]],
-) -> None:
-    """Refuse the trials of another folder: a model would be tested on what it was trained on."""
-    blocks = [block for block, _ in trials]
-    lengths = [trial.n_bins for _, trial in trials]
-    for other in others:
-        with suppress(FaultError):  # its own import names the fault
-            with open_mat(other.path, [BLOCKS]) as mat:
-                if block_numbers(mat) != blocks:
-                    continue
-            with open_mat(other.path, [threshold]) as mat:
-                if [cell.shape[0] for cell in mat.cells(threshold)] != lengths:
-                    continue
-            raise DataError(
-                f"holds the trials of {other.folder}/{other.path.name}", where=file.path, fix=_AGAIN
+def parse_columns(text: str) -> list[int]:
+    """Return columns such as `1-64, 97` as numbers from 0; raise ConfigError for anything else."""
+    found: list[int] = []
+    for part in text.replace(" ", "").split(","):
+        ends = re.fullmatch(r"(\d{1,5})(?:-(\d{1,5}))?", part)
+        first, last = (int(ends[1]), int(ends[2] or ends[1])) if ends else (0, 0)
+        if not 1 <= first <= last <= _MOST_COLUMNS:
+            raise ConfigError(
+                f"columns are {text!r:.60}; ranges such as 1-128 or 1-64,97-128 needed, counted"
+                " from 1"
             )
+        found += range(first - 1, last)
+    if len(set(found)) != len(found):
+        raise ConfigError(f"columns are {text!r:.60}; each can be chosen once")
+    return found
