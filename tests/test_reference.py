@@ -162,7 +162,7 @@ def test_bounds_are_those_that_the_program_states(rows):
     wanted = {
         ("Decoding", "beam"): "at least 0 and at most 1,000,000,000",
         ("Decoding", "llm.weight"): "at least 0 and at most 1000",
-        ("Schedule, optimiser and saving", "beta0"): "at least 0, below 1",
+        ("Schedule, optimiser and saving", "beta0"): "at least 0 and below 1",
         ("Schedule, optimiser and saving", "dataset.batch_size"): "at least 1 and at most 65536",
         ("Simulation", "n_electrodes"): "a multiple of 4",
         ("Pipeline options", "endpoint.silence_ms"): "above 0",

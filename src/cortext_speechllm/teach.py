@@ -16,18 +16,20 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 
+from cortext.config import check_fields
 from cortext.data import open_data
 from cortext.decoding.ngram.build import in_place_of
-from cortext.errors import ConfigError, DataError
+from cortext.errors import DataError
 from cortext.extras import need
 from cortext.features import Augmentation
 from cortext.models import load_model
 from cortext.processes import Progress, threads
 from cortext.provenance import provenance
+from cortext.settings import ABOVE_0, AT_LEAST_0, AT_LEAST_1, FROM_0_BELOW_1
 from cortext.text.lexicon import Lexicon, Pronunciation
 from cortext.text.pronunciation import pronouncer
 from cortext_lm.llm.loading import check_target, quiet, write_facts
@@ -49,24 +51,18 @@ LONGEST = 14
 class TeachOptions:
     """Options of teaching from text. Raises ConfigError for impossible values."""
 
-    batches: int = 600
-    lr: float = 4e-3
+    batches: Annotated[int, AT_LEAST_1] = 600
+    lr: Annotated[float, ABOVE_0] = 4e-3
     """Highest learning rate."""
-    positions: int = 1600
+    positions: Annotated[int, AT_LEAST_1] = 1600
     """Approximate number of phonemes and tokens in a batch."""
-    short: float = 0.5
+    short: Annotated[float, FROM_0_BELOW_1] = 0.5
     """Share of the batches with pieces of sentences; pieces grow from one word to `LONGEST`."""
-    seed: int = 0
-    threads: int = 1
+    seed: Annotated[int, AT_LEAST_0] = 0
+    threads: Annotated[int, AT_LEAST_1] = 1
 
     def __post_init__(self) -> None:
-        for name, bound in {"batches": 1, "positions": 1, "seed": 0, "threads": 1}.items():
-            if getattr(self, name) < bound:
-                raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least {bound}")
-        if not (self.lr > 0 and 0 <= self.short < 1):
-            raise ConfigError(
-                f"lr is {self.lr} and short {self.short}; above 0, and in [0, 1), are needed"
-            )
+        check_fields(self)
 
 
 def teach_from_text(

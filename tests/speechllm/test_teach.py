@@ -194,7 +194,7 @@ def test_pieces_grow_to_whole_sentences(recordings, encoder_run, tiny_audio_llm)
     ("change", "line"),
     [
         ({"batches": 0}, "batches is 0; it must be at least 1"),
-        ({"lr": 0.0}, "lr is 0.0 and short 0.5; above 0, and in [0, 1), are needed"),
+        ({"lr": 0.0}, "lr is 0.0; it must be above 0 and finite"),
     ],
 )
 def test_options_that_cannot_be(change, line):

@@ -37,7 +37,7 @@ FAR = 2**62
 """Further out than any bound."""
 PHRASES = (
     (r"\bit must be |\b(is|are) needed|\ba (whole )?number of (milliseconds )?|finite and ", ""),
-    (r" and finite| and at most 1e\+30", ""),
+    (r" and finite| and at most 1e\+30| and (at most|below) 9223372036854775\d{3}", ""),
     (r"from 0 to 1e\+30", "at least 0"),
     (r"a positive number", "above 0"),
     (r"(\d+) or more\b", r"at least \1"),

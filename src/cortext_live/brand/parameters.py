@@ -9,16 +9,17 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 
-from cortext.config import from_mapping
+from cortext.config import check_fields, from_mapping
 from cortext.decoding.options import DecoderOptions
 from cortext.errors import ConfigError, CortextError
 from cortext.files import parse_json
 from cortext.models.single_step import Precision
 from cortext.models.stepping import Backend
+from cortext.settings import AT_LEAST_1
 from cortext_live.core.acoustic_stream import EndpointOptions, Normalise, PipelineOptions
 
 SUPERGRAPH = "supergraph_stream"
@@ -86,11 +87,11 @@ class NodeParameters:
     """Field of an entry that holds the features of its bins."""
     input_dtype: str = "float32"
     """Any dtype that NumPy knows by name; a leading `>` for big-endian numbers."""
-    n_features: int | None = None
+    n_features: Annotated[int | None, AT_LEAST_1] = None
     """Features in a bin; by default as many as the model has. Another number is refused."""
     bin_ms: float | None = None
     """Length of a bin in milliseconds; by default the model's. Another length is refused."""
-    bins_per_entry: int | None = 1
+    bins_per_entry: Annotated[int | None, AT_LEAST_1] = 1
     """Bins in an entry; null for any number.
 
     With null a wrong dtype goes unnoticed if the bytes still make whole bins.
@@ -143,10 +144,7 @@ class NodeParameters:
     """Level of the log on stderr."""
 
     def __post_init__(self) -> None:
-        for name in ("n_features", "bins_per_entry"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ConfigError(f"parameters.{name} is {value}; at least 1 is needed")
+        check_fields(self, "parameters.")
         for name in _NAMES:
             if not getattr(self, name):
                 raise ConfigError(f"parameters.{name} is empty; a name is needed")

@@ -16,17 +16,19 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from cortext.config import check_fields
 from cortext.errors import ConfigError
 from cortext.files import check_writable
 from cortext.processes import Progress, threads
 from cortext.provenance import provenance
+from cortext.settings import FROM_0_TO_1, SEED, THREADS, Setting
 from cortext.text.language import EN, Language
 from cortext_live.casing.model import (
     KINDS,
@@ -57,32 +59,21 @@ _UNKNOWN = 0.15
 class CasingOptions:
     """Settings of a training. Raises ConfigError for values out of bounds."""
 
-    epochs: int | None = None
+    epochs: Annotated[int | None, Setting(minimum=1, maximum=1000)] = None
     """Readings of the text; None: six, and of a short text as many as make 1,000 batches."""
-    batch: int = 64
+    batch: Annotated[int, Setting(minimum=1, maximum=4096)] = 64
     """Sentences of a batch."""
-    lr: float = 3e-3
+    lr: Annotated[float, Setting(minimum=1e-6, maximum=1)] = 3e-3
     """Highest learning rate; warmed up, then half a cosine down."""
-    joined: float = 0.1
+    joined: Annotated[float, FROM_0_TO_1] = 0.1
     """Share of the sentences that are read together with the next one of the batch."""
-    least_known: int = 3
+    least_known: Annotated[int, Setting(minimum=1, maximum=1_000_000)] = 3
     """Occurrences from which on a word has an embedding of its own, which the file names."""
-    threads: int = 1
-    seed: int = 0
+    threads: Annotated[int, THREADS] = 1
+    seed: Annotated[int, SEED] = 0
 
     def __post_init__(self) -> None:
-        for name, low, high in (
-            ("epochs", 1, 1000),
-            ("batch", 1, 4096),
-            ("lr", 1e-6, 1.0),
-            ("joined", 0, 1),
-            ("least_known", 1, 1_000_000),
-            ("threads", 1, 1024),
-            ("seed", 0, (1 << 32) - 1),
-        ):
-            value = getattr(self, name)
-            if value is not None and not low <= value <= high:
-                raise ConfigError(f"{name} is {value:g}; {low:g} to {high:g} are possible")
+        check_fields(self)
 
 
 def train_case(

@@ -29,12 +29,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 
 from cortext.config import check_fields
 from cortext.errors import ConfigError
+from cortext.settings import AT_LEAST_0, Setting
 from cortext_live.recalibration.settings import YEAR_H
 
 IMAGINED = 0.5
@@ -49,13 +50,13 @@ class PromotionRule:
     """Upper bound below which a candidate speaks for a day."""
     promotion: float = 2.0
     """Upper bound below which it becomes the parent."""
-    budget: float = 6.0
+    budget: Annotated[float, AT_LEAST_0] = 6.0
     """Most that the promotions of a chain may add together."""
-    error: float = 0.05
+    error: Annotated[float, Setting(above=0, below=0.5)] = 0.05
     """Probability of a wrong promotion in the place of one parent."""
-    fewest: int = 20
+    fewest: Annotated[int, Setting(minimum=2)] = 20
     """Fewest sentences that judge a candidate."""
-    hours: float = 24.0
+    hours: Annotated[float, Setting(above=0, maximum=YEAR_H)] = 24.0
     """Hours for which a candidate speaks provisionally."""
 
     def __post_init__(self) -> None:
@@ -64,13 +65,6 @@ class PromotionRule:
             raise ConfigError(
                 f"promotion is {self.promotion} and provisional {self.provisional}",
                 fix="give points of the error rate, the first the smaller one",
-            )
-        counts = self.budget >= 0 and self.fewest >= 2
-        if not (0 < self.error < 0.5 and counts and 0 < self.hours <= YEAR_H):
-            raise ConfigError(
-                f"error is {self.error}, budget {self.budget}, fewest {self.fewest}, hours"
-                f" {self.hours}",
-                fix="give error below 0.5, fewest of 2 or more, at most a year, no negative number",
             )
 
     def level(self, judgement: int) -> float:

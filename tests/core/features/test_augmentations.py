@@ -232,18 +232,27 @@ def test_the_bins_after_a_trial_are_cleared_of_what_smoothing_spreads_there():
             [{"kind": "gain"}, {"kind": "gain", "std": 1}],
             r"unknown key dataset.augmentations\[1\].std; did you mean",
         ),
-        ([{"kind": "gain", "trial_std": -1}], "gain has trial_std -1"),
-        ([{"kind": "time_mask", "n_masks": 0}], "time_mask has n_masks 0"),
-        ([{"kind": "time_mask", "patch_bins": 0}], "time_mask has patch_bins 0; it must be at"),
+        (
+            [{"kind": "gain", "trial_std": -1}],
+            "gain.trial_std is -1.0; it must be at least 0 and at most 1",
+        ),
+        (
+            [{"kind": "time_mask", "n_masks": 0}],
+            "time_mask.n_masks is 0; it must be at least 1 and at most 100",
+        ),
+        ([{"kind": "time_mask", "patch_bins": 0}], "time_mask.patch_bins is 0; it must be at"),
         (
             [{"kind": "time_mask", "patch_bins": 4, "max_bins": 3}],
-            r"max_bins 3; from 1 to 100, in \(0, 1\] and 4 or more \(or null\) are needed",
+            "time_mask.max_bins is 3; it must be at least 4, or null",
         ),
         (
             [{"kind": "time_mask", "max_share": "much"}],
             r"max_share is 'much' \(str\); float is needed",
         ),
-        ([{"kind": "channel_dropout", "probability": 1}], "channel_dropout has probability 1"),
+        (
+            [{"kind": "channel_dropout", "probability": 1}],
+            "channel_dropout.probability is 1.0; it must be above 0 and below 1",
+        ),
         (
             [{"n_masks": 2}],
             rf"dataset.augmentations\[0\] has no kind; known: {', '.join(sorted(AUGMENTATIONS))}",

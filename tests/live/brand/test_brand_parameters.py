@@ -42,7 +42,7 @@ def test_with_a_control_stream_silence_ends_nothing_unless_it_is_asked_to():
     [
         ({"inptstream": "x"}, "unknown key parameters.inptstream; did you mean 'input_stream'?"),
         ({"n_features": "many"}, "parameters.n_features is 'many' (str); int is needed"),
-        ({"n_features": 0}, "parameters.n_features is 0; at least 1 is needed"),
+        ({"n_features": 0}, "parameters.n_features is 0; it must be at least 1"),
         ({"input_dtype": "float33"}, "parameters.input_dtype is 'float33'; a dtype of numbers"),
         ({"input_dtype": "str"}, "parameters.input_dtype is 'str'; a dtype of numbers"),
         (
@@ -51,7 +51,7 @@ def test_with_a_control_stream_silence_ends_nothing_unless_it_is_asked_to():
         ),
         (
             {"silence_ms": -1},
-            "parameters.silence_ms is -1.0; a number of milliseconds above 0 is needed",
+            "parameters.silence_ms is -1.0; it must be above 0 and finite",
         ),
         (
             {"options": {"beem": 3}},

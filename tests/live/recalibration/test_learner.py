@@ -183,9 +183,9 @@ def test_each_new_day_begins_with_the_layer_of_the_day_before():
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ("copies=0", "copies is 0; it must be 1 or more"),
-        ("confidence=1.5", "confidence is 1.5; it must be from 0 to 1"),
-        ("lr=0", "lr is 0.0; it must be a positive number"),
+        ("copies=0", "copies is 0; it must be at least 1"),
+        ("confidence=1.5", "confidence is 1.5; it must be at least 0 and at most 1"),
+        ("lr=0", "lr is 0.0; it must be above 0 and finite"),
         ("copys=3", "copies"),
     ],
 )

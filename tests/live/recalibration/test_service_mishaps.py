@@ -238,7 +238,10 @@ def test_a_short_day_and_a_late_correction_get_two_steps_a_sentence(participant,
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (lambda: ServiceSettings(settle_s=1e11), "settle_s is 1e.11; it must be from 0 to"),
+        (
+            lambda: ServiceSettings(settle_s=1e11),
+            "settle_s is 1e.11; it must be at least 0 and at most",
+        ),
         (lambda: ServiceSettings(quiet_s=float("inf")), "quiet_s is inf"),
         (lambda: PromotionRule(hours=float("inf")), "hours inf"),
         (lambda: method_settings("replay", ["rounds=3"]), "rounds is a setting of"),

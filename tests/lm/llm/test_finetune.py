@@ -264,7 +264,13 @@ def test_the_command_and_its_mistakes(tiny_lm_dir, texts, tmp_path, capsys, monk
     assert run([*start, "--out", str(tmp_path / "a"), "--epochs", "0.1", "--device", "cpu"]) == 0
     assert "held-out perplexity before" in capsys.readouterr().out
     mistakes = {
-        "rank is 0; 1 to 4096 are possible": [*start, "--out", str(tmp_path / "b"), "--rank", "0"],
+        "rank is 0; it must be at least 1 and at most 4096": [
+            *start,
+            "--out",
+            str(tmp_path / "b"),
+            "--rank",
+            "0",
+        ],
         f"{texts}: is the current directory; give a directory in it": [*start, "--out", str(texts)],
         "missing.txt: cannot read the text": [
             "finetune-llm",
