@@ -74,6 +74,7 @@ PARTS: dict[str, dict[str, Part]] = {
                 "cortext.evaluation.fit.search.fit_options",
                 "cortext.evaluation.redecode.decode_evaluation",
                 "cortext.evaluation.settings.LargeModelFiles",
+                "cortext.evaluation.settings.SearchKeywords",
                 "cortext.evaluation.settings.SearchSettings",
             ),
         ),
