@@ -21,11 +21,11 @@ from cortext.models import MODELS
 from cortext.training import LOSSES
 from cortext.training.config import RECIPES, TASKS, TrainConfig
 from cortext_data.simulate import SimulatorConfig
-from cortext_live.brand.parameters import NodeParameters
+from cortext_live.brand.parameters import NodeConfig
 from cortext_live.core.acoustic_stream import EndpointOptions, PipelineOptions
-from cortext_live.lm_server.published_params import PublishedParams
+from cortext_live.lm_server.published_options import PublishedOptions
 from cortext_lm.ensemble import EnsembleOptions
-from cortext_speechllm.config import LoRAConfig, SpeechConfig, SpeechLLMConfig, Stage
+from cortext_speechllm.config import LoRAConfig, SpeechConfig, SpeechLLMConfig, StageConfig
 from reference_pages import commands, configuration, python
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -104,13 +104,13 @@ def settings() -> list[tuple[str, Any, str]]:
             if cls.__module__.startswith(("cortext.", "cortext_"))
         ),
         ("speech.", SpeechConfig(lora=LoRAConfig()), "speech"),
-        ("stages[].", Stage("name"), "stages"),
+        ("stages[].", StageConfig("name"), "stages"),
         ("", DecoderOptions(), "Decoding"),
         ("", EnsembleOptions(), "Ensembles"),
         ("", SimulatorConfig(), "Simulation"),
         ("", PipelineOptions(endpoint=EndpointOptions()), "Pipeline options"),
-        ("", NodeParameters(Path("run")), "BRAND node parameters"),
-        ("", PublishedParams(), "Language-model server parameters"),
+        ("", NodeConfig(Path("run")), "BRAND node parameters"),
+        ("", PublishedOptions(), "Language-model server parameters"),
     ]
 
 

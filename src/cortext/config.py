@@ -209,7 +209,7 @@ def from_mapping(
         raise type(error)(error.what, where=error.where or where, fix=error.fix) from None
 
 
-def check_fields(config: Any, prefix: str = "") -> None:
+def check_fields(config: Any, prefix: str = "", error: type[CortextError] = ConfigError) -> None:
     """Check types and bounds of a dataclass that may have been made in Python.
 
     Types are those of a file: values of another type that mean the same, such as NumPy's integers,
@@ -218,16 +218,19 @@ def check_fields(config: Any, prefix: str = "") -> None:
     Args:
         config: The dataclass.
         prefix: The dotted path of its section, for messages.
-
-    Raises:
-        ConfigError: For the first field of a wrong type, then for the first out of its bounds.
+        error: The error for the first wrong type, or else for the first number out of bounds.
     """
     hints = typing.get_type_hints(type(config))
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
-        converted = _convert(value, hints[field.name], f"{prefix}{field.name}", None)
+        try:
+            converted = _convert(value, hints[field.name], f"{prefix}{field.name}", None)
+        except ConfigError as fault:
+            if error is ConfigError:
+                raise
+            raise error(fault.what, fix=fault.fix) from None
         object.__setattr__(config, field.name, converted)  # the dataclass may be frozen
-    check_bounds(config, prefix)
+    check_bounds(config, prefix, error)
 
 
 def check_bounds(config: object, prefix: str = "", error: type[CortextError] = ConfigError) -> None:

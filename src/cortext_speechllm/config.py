@@ -147,7 +147,7 @@ class SpeechConfig:
 
 
 @dataclass
-class Stage:
+class StageConfig:
     """One of `stages`: a training of its own, which starts from the weights of the one before."""
 
     name: str
@@ -168,7 +168,7 @@ class SpeechLLMConfig(TrainConfig):
 
     speech: SpeechConfig = field(default_factory=SpeechConfig)
     """The audio language model and the losses."""
-    stages: list[Stage] = field(default_factory=list)
+    stages: list[StageConfig] = field(default_factory=list)
     """Trainings one after the other; empty for a single one."""
 
     def __post_init__(self) -> None:
@@ -195,7 +195,7 @@ class SpeechLLMConfig(TrainConfig):
             return [("", self)]
         return [(stage.name, self._at(stage)) for stage in self.stages]
 
-    def _at(self, stage: Stage) -> SpeechLLMConfig:
+    def _at(self, stage: StageConfig) -> SpeechLLMConfig:
         mapping = to_mapping(self) | {"stages": []}
         for key, value in stage.set.items():
             section = mapping

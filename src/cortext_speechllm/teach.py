@@ -25,7 +25,7 @@ from cortext.data import open_data
 from cortext.decoding.ngram.build import in_place_of
 from cortext.errors import DataError
 from cortext.extras import need
-from cortext.features import Augmentation
+from cortext.features import AugmentationConfig
 from cortext.models import load_model
 from cortext.processes import Progress, threads
 from cortext.provenance import provenance
@@ -48,8 +48,8 @@ LONGEST = 14
 
 
 @dataclass(frozen=True)
-class TeachOptions:
-    """Options of teaching from text. Raises ConfigError for impossible values."""
+class TeachSettings:
+    """Settings of teaching from text. Raises ConfigError for impossible values."""
 
     batches: Annotated[int, AT_LEAST_1] = 600
     lr: Annotated[float, ABOVE_0] = 4e-3
@@ -71,7 +71,7 @@ def teach_from_text(
     data: str | Path,
     audio_llm: str | Path,
     out: str | Path,
-    options: TeachOptions | None = None,
+    options: TeachSettings | None = None,
     *,
     lexicon: str | Path | None = None,
     prompt: str = SpeechConfig.prompt,
@@ -89,7 +89,7 @@ def teach_from_text(
             trained, in float32.
         out: Run directory of a speech LLM to write (`SpeechLLM.load`); it holds the trained
             language model.
-        options: Options; by default `TeachOptions()`.
+        options: Options; by default `TeachSettings()`.
         lexicon: Pronunciations of the texts' words (`Lexicon.read`), which an inventory of one's
             own needs; None for the usual way of the inventory (`text.pronouncer`).
         prompt: Instruction to the language model.
@@ -99,7 +99,7 @@ def teach_from_text(
         The seconds, the losses of the first and the last tenth, and the origin, as they are written
         beside the model.
     """
-    options = options or TeachOptions()
+    options = options or TeachSettings()
     out = Path(out)
     encoder = load_model(run)
     inventory, language = encoder.inventory, encoder.language
@@ -123,7 +123,7 @@ def teach_from_text(
     with threads(options.threads), torch.random.fork_rng(devices=[]):
         torch.manual_seed(options.seed)
         model = SpeechLLM.around(encoder, speech, llm.audio_width, llm)
-        phonemes = PhonemeBank(encoder, open_data(data), Augmentation(), options.seed)
+        phonemes = PhonemeBank(encoder, open_data(data), AugmentationConfig(), options.seed)
         facts = _TextTraining(model, phonemes, sentences, pronounced, options).learn(progress)
     with in_place_of(out) as partial:
         with quiet(need("transformers", "speechllm")):
@@ -155,7 +155,7 @@ class _TextTraining:
         phonemes: PhonemeBank,
         sentences: list[list[str]],
         pronounced: Mapping[str, tuple[Pronunciation, ...]],
-        options: TeachOptions,
+        options: TeachSettings,
     ) -> None:
         self.network = model.network
         self.llm = model.network.llm

@@ -266,8 +266,8 @@ class RayTasks:
 
 
 @dataclass(frozen=True)
-class WorkerOptions:
-    """Options of the processes or tasks that run the trials of a search for decoder options.
+class WorkerSettings:
+    """Settings of the processes or tasks that run the trials of a search for decoder options.
 
     Attributes:
         jobs: Trials at the same time: in processes of their own from 2 on, or on Ray.

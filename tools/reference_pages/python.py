@@ -132,7 +132,7 @@ PARTS: dict[str, dict[str, Part]] = {
                 "cortext_live.recalibration.evaluation.evaluate_online",
                 "cortext_live.casing.*",
                 "cortext_live.casing.train.train_case",
-                "cortext_live.casing.train.CasingOptions",
+                "cortext_live.casing.train.CasingSettings",
                 "cortext_live.usage.writer.UsageLog",
                 "cortext_live.usage.writer.UtteranceRecord",
                 "cortext_live.usage.writer.session_of_today",

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class SavedLogitsOptions:
+class SavedLogitsSettings:
     """Logits in a file, which `cortext decode` reads instead of running a model."""
 
     logits: Annotated[
@@ -60,7 +60,7 @@ class MadeUpSentence:
 
 
 def decode_saved_logits(
-    saved: SavedLogitsOptions, out: Path, search: SearchSettings, as_json: bool
+    saved: SavedLogitsSettings, out: Path, search: SearchSettings, as_json: bool
 ) -> None:
     """Decode logits in a file, or those of an evaluation directory, and print the result."""
     decoder, chosen = _decoder(search)

@@ -84,7 +84,7 @@ def follows_smoothing(augmentation: Augmenter) -> bool:
 
 
 @dataclass
-class Augmentation:
+class AugmentationConfig:
     """Section `dataset.data_transforms`: the release's augmentation, and smoothing."""
 
     white_noise_std: Annotated[float, _NOISE] = 1.0
@@ -128,7 +128,10 @@ class Augmentation:
 
 
 def augment(
-    x_BTC: torch.Tensor, n_bins_B: torch.Tensor, settings: Augmentation, generator: torch.Generator
+    x_BTC: torch.Tensor,
+    n_bins_B: torch.Tensor,
+    settings: AugmentationConfig,
+    generator: torch.Generator,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Add gain, noise, offset and walk to a batch and cut its start; `smooth` comes after.
 
@@ -190,7 +193,7 @@ def _draw(below: int, generator: torch.Generator) -> int:
 def prepare(
     x_BTC: torch.Tensor,
     n_bins_B: torch.Tensor,
-    settings: Augmentation,
+    settings: AugmentationConfig,
     generator: torch.Generator | None = None,
     rows: slice = slice(None),
     extra: Sequence[Augmenter] = (),
@@ -217,7 +220,7 @@ def prepare(
     """
     check_batch(x_BTC)
     check_type(n_bins_B, torch.Tensor, "n_bins", "a tensor [trials]")
-    check_type(settings, Augmentation, "settings", "an Augmentation")
+    check_type(settings, AugmentationConfig, "settings", "an AugmentationConfig")
     later = [augmentation for augmentation in extra if follows_smoothing(augmentation)]
     n_trials = len(x_BTC)
     if generator is not None:
@@ -239,7 +242,7 @@ def prepare(
 def _augment_then_smooth(
     x_BTC: torch.Tensor,
     n_bins_B: torch.Tensor,
-    settings: Augmentation,
+    settings: AugmentationConfig,
     generator: torch.Generator | None,
     rows: slice,
     extra: Sequence[Augmenter],
@@ -262,7 +265,7 @@ def _augment_then_smooth(
     return x_BTC, n_bins_B
 
 
-def _is_simple(settings: Augmentation) -> bool:
+def _is_simple(settings: AugmentationConfig) -> bool:
     """Tell whether one kernel can augment and smooth; it is compiled for the number of taps."""
     if settings.static_gain_std > 0 or settings.random_walk_std > 0 or not settings.smooth_data:
         return False
@@ -273,7 +276,7 @@ def _is_simple(settings: Augmentation) -> bool:
 def _augment_and_smooth(
     x_BTC: torch.Tensor,
     n_bins_B: torch.Tensor,
-    settings: Augmentation,
+    settings: AugmentationConfig,
     generator: torch.Generator,
     rows: slice,
     clear_padding: bool,

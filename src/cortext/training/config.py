@@ -22,7 +22,7 @@ from cortext.config import (
     with_overrides,
 )
 from cortext.errors import ConfigError, RunError, nearest, shown
-from cortext.features import Augmentation, augmentation_configs
+from cortext.features import AugmentationConfig, augmentation_configs
 from cortext.models import GRUConfig, model_config
 from cortext.models.card import CTC, check_sessions
 from cortext.registry import Registry
@@ -49,7 +49,7 @@ register_task = TASKS.register
 class DatasetConfig:
     """Section `dataset`: the trials of a run, and their batches."""
 
-    data_transforms: Augmentation = field(default_factory=Augmentation)
+    data_transforms: AugmentationConfig = field(default_factory=AugmentationConfig)
     """Augmentation and smoothing."""
     batch_size: Annotated[int, _TRIALS] = 64
     """Trials in a batch."""

@@ -44,8 +44,8 @@ _FILES_NAMED = 3
 
 
 @dataclass(frozen=True)
-class _Options:
-    """Options of the reader, as `inner_speech` documents them."""
+class _ReaderSettings:
+    """Settings of the reader, as `inner_speech` documents them."""
 
     epoch: str
     behaviour: str | None
@@ -81,7 +81,7 @@ def inner_speech(
     """
     if epoch not in EPOCHS:
         raise ConfigError(f"unknown epoch {epoch!r}; {nearest(epoch, EPOCHS)}")
-    options = _Options(epoch, behaviour, channels, as_count(val_blocks, "val_blocks"))
+    options = _ReaderSettings(epoch, behaviour, channels, as_count(val_blocks, "val_blocks"))
     files, others = _files(source, participant)
     recordings = []
     for session, found in groupby(files, key=lambda path: _name(path)[0]):
@@ -143,7 +143,9 @@ def _not_read(others: Sequence[Path]) -> list[str]:
 
 
 @contextmanager
-def _open(paths: Sequence[Path], options: _Options, notes: Sequence[str]) -> Iterator[Contents]:
+def _open(
+    paths: Sequence[Path], options: _ReaderSettings, notes: Sequence[str]
+) -> Iterator[Contents]:
     """Open the files of one session."""
     names = (_CROSSINGS, _POWER, _BLOCKS, _CUES, _CUE_LIST, _BIN, f"{options.epoch}TrialEpochs")
     with ExitStack() as stack:
@@ -233,7 +235,7 @@ class _File:
         left_out: Number of trials by the reason why they were left out.
     """
 
-    def __init__(self, file: MatFile, options: _Options, together: Sequence[_File]) -> None:
+    def __init__(self, file: MatFile, options: _ReaderSettings, together: Sequence[_File]) -> None:
         self.path = file.path
         self.mat = file
         self._together = together  # this file, too, once it has been opened

@@ -27,7 +27,7 @@ MOST_GRAPH_BYTES = 16 * 2**20
 
 
 @dataclass(frozen=True)
-class NodeParameters:
+class NodeConfig:
     """The node's parameters.
 
     An empty stream name is replaced by NICK and a suffix; NICK is the node's nickname.
@@ -217,7 +217,7 @@ def _in_parameters(make: Callable[[], object], prefix: str = "") -> None:
 
 def node_parameters(
     entry_id: str, fields_of_entry: Mapping[bytes, bytes], nickname: str
-) -> NodeParameters:
+) -> NodeConfig:
     """Return the parameters of node `nickname` in an entry of `supergraph_stream`.
 
     Args:
@@ -237,16 +237,16 @@ def node_parameters(
             raise ConfigError(
                 f"parameters hold {text!r}, which no name or path can be", where=where
             )
-    found = from_mapping(NodeParameters, mapping, where=where, prefix="parameters.")
+    found = from_mapping(NodeConfig, mapping, where=where, prefix="parameters.")
     return with_names(found, nickname)
 
 
-def with_names(parameters: NodeParameters, nickname: str) -> NodeParameters:
+def with_names(parameters: NodeConfig, nickname: str) -> NodeConfig:
     """Return the parameters with default names for the streams that have none."""
     values = {f.name: getattr(parameters, f.name) for f in fields(parameters)}
     values["output_stream"] = parameters.output_stream or f"{nickname}_output"
     values["final_stream"] = parameters.final_stream or f"{nickname}_final"
-    return NodeParameters(**values)
+    return NodeConfig(**values)
 
 
 def _texts(value: Any) -> Iterator[str]:

@@ -56,7 +56,7 @@ _UNKNOWN = 0.15
 
 
 @dataclass(frozen=True)
-class CasingOptions:
+class CasingSettings:
     """Settings of a training. Raises ConfigError for values out of bounds."""
 
     epochs: Annotated[int | None, Setting(minimum=1, maximum=1000)] = None
@@ -80,7 +80,7 @@ def train_case(
     texts: Sequence[Path],
     out: Path,
     language: Language = EN,
-    options: CasingOptions | None = None,
+    options: CasingSettings | None = None,
     stage: Stage = lambda name: None,
 ) -> dict[str, Any]:
     """Train a casing model on texts, write it, and return what was measured on held-out sentences.
@@ -97,7 +97,7 @@ def train_case(
         LanguageModelError: A text cannot be read.
         TextError: The texts have too few sentences, or no capitals or marks.
     """
-    options = options or CasingOptions()
+    options = options or CasingSettings()
     if out.suffix != ".safetensors":
         raise ConfigError(f"--out is {out.name!r}; a name that ends in .safetensors is needed")
     check_writable(out)
@@ -141,7 +141,7 @@ def fit_caser(
     learnt: Sequence[Sentence],
     decides: Sequence[Sentence],
     language: Language = EN,
-    options: CasingOptions | None = None,
+    options: CasingSettings | None = None,
     bar: Progress | None = None,
 ) -> tuple[ModelCaser, dict[str, Any]]:
     """Return a model that was trained on sentences, and facts about its training.
@@ -153,7 +153,7 @@ def fit_caser(
         options: Settings.
         bar: Called with batches done and in all.
     """
-    options = options or CasingOptions()
+    options = options or CasingSettings()
     card = _card(learnt, language, options)
     with threads(options.threads), torch.random.fork_rng(devices=[]):
         torch.manual_seed(options.seed)
@@ -169,7 +169,7 @@ def fit_caser(
     return ModelCaser(card, training.network), facts
 
 
-def _card(learnt: Sequence[Sentence], language: Language, options: CasingOptions) -> CasingCard:
+def _card(learnt: Sequence[Sentence], language: Language, options: CasingSettings) -> CasingCard:
     counts = Counter(word for sentence in learnt for word in sentence.words)
     spelt: dict[str, Counter[str]] = {}
     for sentence in learnt:
@@ -199,7 +199,7 @@ class _Training:
         card: CasingCard,
         learnt: Sequence[Sentence],
         decides: Sequence[Sentence],
-        options: CasingOptions,
+        options: CasingSettings,
     ) -> None:
         self.network = CasingNetwork(card)
         self._card = card

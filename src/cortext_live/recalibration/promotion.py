@@ -35,7 +35,7 @@ import numpy as np
 
 from cortext.config import check_fields
 from cortext.errors import ConfigError
-from cortext.settings import AT_LEAST_0, Setting
+from cortext.settings import Setting
 from cortext_live.recalibration.settings import YEAR_H
 
 IMAGINED = 0.5
@@ -43,14 +43,14 @@ IMAGINED = 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
-class PromotionRule:
+class PromotionOptions:
     """Bounds on the word errors that a candidate adds, in points of the error rate."""
 
     provisional: float = 5.0
     """Upper bound below which a candidate speaks for a day."""
     promotion: float = 2.0
     """Upper bound below which it becomes the parent."""
-    budget: Annotated[float, AT_LEAST_0] = 6.0
+    budget: float = 6.0
     """Most that the promotions of a chain may add together."""
     error: Annotated[float, Setting(above=0, below=0.5)] = 0.05
     """Probability of a wrong promotion in the place of one parent."""
@@ -66,6 +66,8 @@ class PromotionRule:
                 f"promotion is {self.promotion} and provisional {self.provisional}",
                 fix="give points of the error rate, the first the smaller one",
             )
+        if not self.budget >= 0:  # infinity sets no bound
+            raise ConfigError(f"budget is {self.budget}; it must be at least 0")
 
     def level(self, judgement: int) -> float:
         """Return the level of the bound of a parent's k-th judgement, from 1."""
@@ -176,7 +178,7 @@ class Decision:
 
 
 def decide(
-    found: Comparison | None, rule: PromotionRule, budget_spent: float = 0.0, labelled: int = 0
+    found: Comparison | None, rule: PromotionOptions, budget_spent: float = 0.0, labelled: int = 0
 ) -> Decision:
     """Return what becomes of a candidate.
 

@@ -12,8 +12,8 @@ from cortext.settings import ABOVE_0, AT_LEAST_0, AT_LEAST_1, FROM_0_TO_1, Setti
 
 
 @dataclass(frozen=True, kw_only=True)
-class LearningSettings:
-    """Settings of learning from a decoded sentence.
+class LearningOptions:
+    """Options of learning from a decoded sentence.
 
     The defaults are those of `one-step`.
     """
@@ -70,8 +70,8 @@ class LearningSettings:
 
 
 METHODS = {
-    "one-step": LearningSettings(),
-    "replay": LearningSettings(
+    "one-step": LearningOptions(),
+    "replay": LearningOptions(
         copies=10,
         replayed=6,
         white_noise_std=0.8,
@@ -91,7 +91,7 @@ OF_THE_SERVICE = (
 )
 """Settings that `adapt` and `evaluate` do not use."""
 SERVICE_METHODS = METHODS | {
-    "together": LearningSettings(
+    "together": LearningOptions(
         replayed=6,
         white_noise_std=0.8,
         lr=3e-3,
@@ -117,8 +117,8 @@ are likely right are learnt from.
 def method_settings(
     method: str,
     overrides: Iterable[str] = (),
-    methods: Mapping[str, LearningSettings] = METHODS,
-) -> LearningSettings:
+    methods: Mapping[str, LearningOptions] = METHODS,
+) -> LearningOptions:
     """Return the settings of a method with changes.
 
     Args:
@@ -143,8 +143,8 @@ _WAIT_S = Setting(minimum=0, maximum=3600 * YEAR_H)
 
 
 @dataclass(frozen=True, kw_only=True)
-class ServiceSettings:
-    """Settings of the service, beside those of learning and of promotion."""
+class ServiceOptions:
+    """Options of the service, beside those of learning and of promotion."""
 
     every: Annotated[int, AT_LEAST_1] = 20
     """Sentences that are learnt from between two models of the chain."""

@@ -19,7 +19,7 @@ from typing import Annotated, Any
 import torch
 from torch.nn import functional
 
-from cortext.config import check_bounds
+from cortext.config import check_fields
 from cortext.decoding.ngram.build import in_place_of
 from cortext.errors import LanguageModelError
 from cortext.extras import need
@@ -41,8 +41,8 @@ _LARGEST_MEAN = 700.0
 
 
 @dataclass(frozen=True)
-class FinetuneOptions:
-    """Options for training an adapter. Raises LanguageModelError for values out of bounds."""
+class FinetuneSettings:
+    """Settings for training an adapter. Raises LanguageModelError for values out of bounds."""
 
     rank: Annotated[int, Setting(minimum=1, maximum=4096)] = 16
     """Rank of the matrices whose product is added to each matrix of the model."""
@@ -64,14 +64,14 @@ class FinetuneOptions:
     seed: Annotated[int, SEED] = 0
 
     def __post_init__(self) -> None:
-        check_bounds(self, error=LanguageModelError)
+        check_fields(self, error=LanguageModelError)
 
 
 def finetune(
     model: str | Path,
     texts: Sequence[str | Path],
     out: str | Path,
-    options: FinetuneOptions | None = None,
+    options: FinetuneSettings | None = None,
     *,
     held_out: Path | None = None,
     merge: Path | None = None,
@@ -97,7 +97,7 @@ def finetune(
             callback or None.
     """
     need("peft", "llm")
-    options = options or FinetuneOptions()
+    options = options or FinetuneSettings()
     out = Path(out)
     sources = [TextSource.of(text) for text in texts]
     kept = [model, *(source.path for source in sources), *([held_out] if held_out else [])]
@@ -182,7 +182,7 @@ class _Finetuning:
         lm: CausalLM,
         texts: Sequence[list[list[int]]],
         held_out: list[list[int]],
-        options: FinetuneOptions,
+        options: FinetuneSettings,
     ) -> None:
         peft = need("peft", "llm")
         self.name = lm.name

@@ -20,7 +20,7 @@ from typing import Annotated, Any
 
 import torch
 
-from cortext.config import check_bounds
+from cortext.config import check_fields
 from cortext.decoding.ngram.build import in_place_of
 from cortext.errors import LanguageModelError
 from cortext.extras import need
@@ -43,7 +43,7 @@ _PATIENCE = 5
 
 
 @dataclass(frozen=True)
-class NeuralOptions:
+class NeuralSettings:
     """Size of a model, and settings of its training.
 
     Raises LanguageModelError for values out of bounds.
@@ -72,7 +72,7 @@ class NeuralOptions:
     seed: Annotated[int, SEED] = 0
 
     def __post_init__(self) -> None:
-        check_bounds(self, error=LanguageModelError)
+        check_fields(self, error=LanguageModelError)
         if self.width % (2 * self.heads):
             raise LanguageModelError(
                 f"width is {self.width}; {self.heads} heads need a multiple of {2 * self.heads}"
@@ -84,7 +84,7 @@ class NeuralOptions:
 def train_neural(
     texts: Sequence[str | Path],
     out: str | Path,
-    options: NeuralOptions | None = None,
+    options: NeuralSettings | None = None,
     held_out: Path | None = None,
     stage: Stage = lambda name: None,
 ) -> dict[str, Any]:
@@ -104,7 +104,7 @@ def train_neural(
             callback or None.
     """
     need("transformers", "llm")
-    options = options or NeuralOptions()
+    options = options or NeuralSettings()
     out = Path(out)
     sources = [TextSource.of(text) for text in texts]
     check_target(out, [*(source.path for source in sources), *([held_out] if held_out else [])])
@@ -134,7 +134,7 @@ def train_neural(
     return facts
 
 
-def new_network(tokenizer: Any, options: NeuralOptions) -> Any:
+def new_network(tokenizer: Any, options: NeuralSettings) -> Any:
     """Return a `LlamaForCausalLM` with random weights for a tokenizer.
 
     Its configuration says that it ends sentences (`SENTENCE_END`).
@@ -189,7 +189,7 @@ def optimizers(
 class _Training:
     """One training of a network."""
 
-    def __init__(self, network: Any, tokenizer: Any, texts: Texts, options: NeuralOptions) -> None:
+    def __init__(self, network: Any, tokenizer: Any, texts: Texts, options: NeuralSettings) -> None:
         self.network = network
         self.options = options
         self.pad = tokenizer.pad_token_id

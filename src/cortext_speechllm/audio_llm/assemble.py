@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import torch
 
-from cortext.config import check_bounds
+from cortext.config import check_fields
 from cortext.decoding.ngram.build import in_place_of
 from cortext.errors import LanguageModelError
 from cortext.extras import need
@@ -59,7 +59,7 @@ The answer is such a sentence.
 
 
 @dataclass(frozen=True)
-class TowerOptions:
+class TowerSettings:
     """The size of a random audio tower. Raises LanguageModelError for impossible values."""
 
     width: Annotated[int, Setting(minimum=4, maximum=8192)] = 128
@@ -73,7 +73,7 @@ class TowerOptions:
     seed: Annotated[int, SEED] = 0
 
     def __post_init__(self) -> None:
-        check_bounds(self, "the tower's ", LanguageModelError)
+        check_fields(self, "the tower's ", LanguageModelError)
         if self.width % (2 * self.heads):
             what = (
                 f"the tower's width is {self.width}; it must be a multiple of {2 * self.heads},"
@@ -83,7 +83,7 @@ class TowerOptions:
 
 
 def assemble(
-    lm: str | Path, out: str | Path, options: TowerOptions | None = None
+    lm: str | Path, out: str | Path, options: TowerSettings | None = None
 ) -> dict[str, Any]:
     """Write an audio LLM made of a causal language model to `out`.
 
@@ -93,7 +93,7 @@ def assemble(
     Args:
         lm: Causal language model: a directory, or a name on the Hugging Face Hub.
         out: Directory to write.
-        options: Size and seed of the audio tower; by default `TowerOptions()`.
+        options: Size and seed of the audio tower; by default `TowerSettings()`.
 
     Returns:
         The facts that `cortext.json` in `out` records.
@@ -105,7 +105,7 @@ def assemble(
     """
     transformers = need("transformers", "speechllm")
     out = Path(out)
-    options = options or TowerOptions()
+    options = options or TowerSettings()
     check_target(out, [lm])
     causal_lm = CausalLM.load(lm, device="cpu")
     with (
@@ -160,7 +160,7 @@ def _with_markers(lm: CausalLM) -> Any:
     return tokenizer
 
 
-def _network(transformers: Any, lm: CausalLM, tokenizer: Any, options: TowerOptions) -> Any:
+def _network(transformers: Any, lm: CausalLM, tokenizer: Any, options: TowerSettings) -> Any:
     """Return a network of Qwen2-Audio's class with the language model's weights."""
     if not lm.splits or lm.head.bias is not None:
         what = (

@@ -8,7 +8,7 @@ import yaml
 
 from cortext.config import save_config, to_mapping
 from cortext.errors import ConfigError
-from cortext.features import Augmentation
+from cortext.features import AugmentationConfig
 from cortext.models import gru
 from cortext.training import DatasetConfig, TrainConfig, read_train_config
 from cortext.training import config as config_module
@@ -212,7 +212,7 @@ def test_an_unknown_recipe_names_the_nearest():
         read_train_config("demmo")
 
 
-@pytest.mark.parametrize("module", [config_module, gru, inspect.getmodule(Augmentation)])
+@pytest.mark.parametrize("module", [config_module, gru, inspect.getmodule(AugmentationConfig)])
 def test_every_field_is_documented_beneath_it(module):
     for node in ast.walk(ast.parse(inspect.getsource(module))):
         if (

@@ -9,7 +9,7 @@ import yaml
 
 from cortext.errors import ConfigError, DataError
 from cortext_live.brand.entries import EntryReader, index_of
-from cortext_live.brand.parameters import NodeParameters, node_parameters
+from cortext_live.brand.parameters import NodeConfig, node_parameters
 
 
 def graph(parameters, nickname="speech", **more):
@@ -141,7 +141,7 @@ def test_the_table_of_parameters_is_complete_and_has_the_right_defaults():
     rows = re.findall(r"^\| `(\w+)` \| `?([^|`]*)`? \|", page, re.MULTILINE)
     table = {name: default.strip() for name, default in rows}
     expected = {"run": "required", "output_stream": "NICK_output", "final_stream": "NICK_final"}
-    for field in dataclasses.fields(NodeParameters):
+    for field in dataclasses.fields(NodeConfig):
         if field.name not in expected:
             made = (
                 field.default_factory() if field.default is dataclasses.MISSING else field.default

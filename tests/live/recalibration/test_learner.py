@@ -13,7 +13,7 @@ from cortext.models.transformer import EmbeddingConfig
 from cortext.training.config import DatasetConfig, TrainConfig
 from cortext_live.recalibration.learner import Learner
 from cortext_live.recalibration.replay import LabelledSentence
-from cortext_live.recalibration.settings import METHODS, LearningSettings, method_settings
+from cortext_live.recalibration.settings import METHODS, LearningOptions, method_settings
 
 NEW_DAY = "t15.2023.08.20"
 LABELS = np.array([3, 40, 7, 7, 40])
@@ -39,7 +39,7 @@ QUIET = {"white_noise_std": 0.0, "constant_offset_std": 0.0}
 def learner_of(config=GRU, seed=0, random_cut=0, **changes):
     run = TrainConfig(model=config, dataset=DatasetConfig())
     run.dataset.data_transforms.random_cut = random_cut
-    return Learner(make_model(config), run, LearningSettings(**changes), seed=seed)
+    return Learner(make_model(config), run, LearningOptions(**changes), seed=seed)
 
 
 def sentence(seed=0, session=NEW_DAY, n_bins=60):

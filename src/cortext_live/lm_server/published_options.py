@@ -23,7 +23,7 @@ LONGEST_VALUE = 100
 
 
 @dataclass(frozen=True)
-class PublishedParams:
+class PublishedOptions:
     """The parameters by their published names and in their published units."""
 
     max_active: Annotated[int, LIVE_BOUNDS["max_active"]] = 7000
@@ -69,7 +69,7 @@ class PublishedParams:
         self.options(DecoderOptions())
 
     @classmethod
-    def of(cls, options: DecoderOptions) -> PublishedParams:
+    def of(cls, options: DecoderOptions) -> PublishedOptions:
         """Return the parameters that mean the same as a decoder's options."""
         return cls(
             max_active=options.max_active,
@@ -121,7 +121,7 @@ class PublishedParams:
             changes["token_penalty"] = self.length_penalty
         return base.llm.changed(changes)
 
-    def updated(self, texts: Mapping[str, str]) -> tuple[PublishedParams, dict[str, str]]:
+    def updated(self, texts: Mapping[str, str]) -> tuple[PublishedOptions, dict[str, str]]:
         """Return the parameters with new values, and the reason by name for each refused one."""
         params = self
         refused = {}
@@ -140,7 +140,7 @@ class PublishedParams:
         }
 
 
-_KINDS = get_type_hints(PublishedParams)
+_KINDS = get_type_hints(PublishedOptions)
 
 
 def _share(options: DecoderOptions) -> float:
@@ -171,7 +171,7 @@ def _value(name: str, text: str) -> int | float | bool:
     return int(number) if kind == "int" else number
 
 
-def changed_params(params: PublishedParams, changes: Iterable[str]) -> PublishedParams:
+def changed_params(params: PublishedOptions, changes: Iterable[str]) -> PublishedOptions:
     """Return parameters with changes `name=value`. Raises ConfigError for the first wrong one."""
     texts = {}
     for change in changes:

@@ -1,4 +1,4 @@
-"""Options for building a language model, with their bounds."""
+"""Settings for building a language model, with their bounds."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ _KENLM_SPECIAL = (*SPECIAL, "<UNK>")
 
 
 @dataclass(frozen=True)
-class BuildOptions:
-    """Options for building a model. Raises LanguageModelError for values out of bounds."""
+class BuildSettings:
+    """Settings for building a model. Raises LanguageModelError for values out of bounds."""
 
     order: Annotated[int, Setting(minimum=1, maximum=MAX_ORDER)] = 5
     """Longest n-gram, 1 to 6."""
@@ -148,7 +148,7 @@ class BuildOptions:
         return given + given[-1:] * (self.order - len(given))
 
 
-def _check_sources(options: BuildOptions) -> None:
+def _check_sources(options: BuildSettings) -> None:
     """Raise LanguageModelError for tokens, words and sources that do not go together."""
     own = options.lexicon is not None or options.g2p is not None or options.spell
     inventory = options.inventory
