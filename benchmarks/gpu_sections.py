@@ -285,11 +285,11 @@ def check_large_models(checks: Checks) -> None:
     """Compare scores of texts, ranking and fusion of a causal language model with the CPU's."""
     from cortext_lm.llm.model import CausalLM
     from cortext_lm.llm.scoring import score_texts
-    from cortext_lm.neural.train_neural import NeuralOptions, train_neural
+    from cortext_lm.neural.train_neural import NeuralSettings, train_neural
 
     lm, model = ngram(checks), checks.folder / "llm"
     text = checks.folder / "data" / "text" / "lm.txt"
-    options = NeuralOptions(pieces=400, width=48, layers=2, heads=3, steps=30, minutes=None)
+    options = NeuralSettings(pieces=400, width=48, layers=2, heads=3, steps=30, minutes=None)
     train_neural([text], model, options)
     texts = text.read_text(encoding="utf-8").splitlines()[:40]
     found, expected = (

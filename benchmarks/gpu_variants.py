@@ -18,7 +18,7 @@ import torch
 
 from cortext.training.distributed import own_device
 from cortext_bench.training.compare import shapes
-from cortext_bench.training.sides import Ours, SidePlan
+from cortext_bench.training.sides import Ours, SideSettings
 from cortext_bench.training.worker import TrainingWorker
 from cortext_cuda import paths
 from gpu_sections import BF16
@@ -111,7 +111,7 @@ def variant(checks: Checks, model: str, name: str, what: str, overrides: tuple[s
     if not folder.is_dir():
         shape.recording.write(folder)
     number = list(VARIANTS[model]).index(name)
-    plan = SidePlan(
+    plan = SideSettings(
         "ours",
         str(folder),
         str(checks.folder / f"{what}-{model}-{number}"),

@@ -31,10 +31,10 @@ from cortext.evaluation.figures import BLUE, INK, ORANGE, STYLE, panels, save_pi
 from cortext.provenance import provenance
 from cortext.text import error_rate
 from cortext_bench.harness import study_arguments, write_result
-from cortext_lm.neural.train_neural import NeuralOptions, train_neural
+from cortext_lm.neural.train_neural import NeuralSettings, train_neural
 from cortext_speechllm import SpeechLLM, train_speech_llm
-from cortext_speechllm.audio_llm.assemble import TowerOptions, assemble
-from cortext_speechllm.teach import TeachOptions, teach_from_text
+from cortext_speechllm.audio_llm.assemble import TowerSettings, assemble
+from cortext_speechllm.teach import TeachSettings, teach_from_text
 
 MARGIN = 0.20
 """Lead in word error rate that the right recordings must have over exchanged ones."""
@@ -42,7 +42,7 @@ MARGIN = 0.20
 GROUP = 8
 """Recordings are exchanged among so many of neighbouring length."""
 
-TOWER = TowerOptions(window_s=12)
+TOWER = TowerSettings(window_s=12)
 """Nothing is aligned to it here."""
 
 
@@ -120,7 +120,7 @@ def teach(
     batches: int,
     seed: int = 0,
     pieces: int = 2000,
-    lr: float = TeachOptions.lr,
+    lr: float = TeachSettings.lr,
 ) -> Path:
     """Return the run of a speech LLM whose language model has learnt to read the demo's text.
 
@@ -139,10 +139,10 @@ def teach(
     text = demo / "data" / "text" / "lm.txt"
     reads = out / "reads"
     if not reads.exists():
-        options = NeuralOptions(pieces=pieces, layers=layers, steps=steps, minutes=None, seed=seed)
+        options = NeuralSettings(pieces=pieces, layers=layers, steps=steps, minutes=None, seed=seed)
         train_neural([str(text)], out / "neural", options)
         assemble(out / "neural", out / "audio-llm", TOWER)
-        lesson = TeachOptions(batches=batches, lr=lr, seed=seed)
+        lesson = TeachSettings(batches=batches, lr=lr, seed=seed)
         teach_from_text(demo / "run", [text], demo / "packed", out / "audio-llm", reads, lesson)
     return reads
 

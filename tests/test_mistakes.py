@@ -386,10 +386,10 @@ TRAINING: Table = {
     "prepare": (
         lambda w, v: features.prepare(*v),
         (
-            (torch.zeros(9, 4), torch.tensor([9]), features.Augmentation()),
-            (torch.zeros(1, 9, 4), None, features.Augmentation()),
+            (torch.zeros(9, 4), torch.tensor([9]), features.AugmentationConfig()),
+            (torch.zeros(1, 9, 4), None, features.AugmentationConfig()),
             (torch.zeros(1, 9, 4), torch.tensor([9]), None),
-            (torch.zeros(1, 9, 4), torch.tensor([9]), features.Augmentation(), 3),
+            (torch.zeros(1, 9, 4), torch.tensor([9]), features.AugmentationConfig(), 3),
         ),
     ),
     **{
@@ -479,7 +479,9 @@ NUMBERS = (None, "x", "", [], {"a": 1}, NAN, float("inf"), -1, np.zeros(3))
 THINGS = (None, 3, "x", b"b", [], {"a": 1}, object(), np.zeros(3))
 
 PARTS: Table = {
-    **wrong_config(features.Augmentation, "white_noise_std", "random_cut", "smooth_kernel_std"),
+    **wrong_config(
+        features.AugmentationConfig, "white_noise_std", "random_cut", "smooth_kernel_std"
+    ),
     **wrong_config(features.ChannelDropoutConfig, "probability", "features_per_electrode"),
     **wrong_config(features.GainConfig, "trial_std"),
     **wrong_config(features.TimeMaskConfig, "n_masks", "max_share"),

@@ -21,11 +21,11 @@ from cortext.models import MODELS
 from cortext.training import LOSSES
 from cortext.training.config import RECIPES, TASKS, TrainConfig
 from cortext_data.simulate import SimulatorConfig
-from cortext_live.brand.parameters import NodeParameters
+from cortext_live.brand.parameters import NodeConfig
 from cortext_live.core.acoustic_stream import EndpointOptions, PipelineOptions
-from cortext_live.lm_server.published_params import PublishedParams
+from cortext_live.lm_server.published_options import PublishedOptions
 from cortext_lm.ensemble import EnsembleOptions
-from cortext_speechllm.config import LoRAConfig, SpeechConfig, SpeechLLMConfig, Stage
+from cortext_speechllm.config import LoRAConfig, SpeechConfig, SpeechLLMConfig, StageConfig
 from reference_pages import commands, configuration, python
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -104,13 +104,13 @@ def settings() -> list[tuple[str, Any, str]]:
             if cls.__module__.startswith(("cortext.", "cortext_"))
         ),
         ("speech.", SpeechConfig(lora=LoRAConfig()), "speech"),
-        ("stages[].", Stage("name"), "stages"),
+        ("stages[].", StageConfig("name"), "stages"),
         ("", DecoderOptions(), "Decoding"),
         ("", EnsembleOptions(), "Ensembles"),
         ("", SimulatorConfig(), "Simulation"),
         ("", PipelineOptions(endpoint=EndpointOptions()), "Pipeline options"),
-        ("", NodeParameters(Path("run")), "BRAND node parameters"),
-        ("", PublishedParams(), "Language-model server parameters"),
+        ("", NodeConfig(Path("run")), "BRAND node parameters"),
+        ("", PublishedOptions(), "Language-model server parameters"),
     ]
 
 
@@ -162,7 +162,7 @@ def test_bounds_are_those_that_the_program_states(rows):
     wanted = {
         ("Decoding", "beam"): "at least 0 and at most 1,000,000,000",
         ("Decoding", "llm.weight"): "at least 0 and at most 1000",
-        ("Schedule, optimiser and saving", "beta0"): "at least 0, below 1",
+        ("Schedule, optimiser and saving", "beta0"): "at least 0 and below 1",
         ("Schedule, optimiser and saving", "dataset.batch_size"): "at least 1 and at most 65536",
         ("Simulation", "n_electrodes"): "a multiple of 4",
         ("Pipeline options", "endpoint.silence_ms"): "above 0",

@@ -21,6 +21,7 @@ import yaml
 from cortext.arguments import as_path, check_list, check_text
 from cortext.errors import ConfigError, CortextError, nearest
 from cortext.files import MOST_LEVELS, atomic_write, check_file
+from cortext.settings import settings_of
 
 C = TypeVar("C")
 MOST_BYTES = 1 << 20
@@ -208,17 +209,41 @@ def from_mapping(
         raise type(error)(error.what, where=error.where or where, fix=error.fix) from None
 
 
-def check_fields(config: Any) -> None:
-    """Check the types of a dataclass that may have been made in Python, as those of a file.
+def check_fields(config: Any, prefix: str = "", error: type[CortextError] = ConfigError) -> None:
+    """Check types and bounds of a dataclass that may have been made in Python.
 
-    Values of another type that mean the same, such as NumPy's integers, are replaced. To be called
-    first in `__post_init__`. Raises ConfigError.
+    Types are those of a file: values of another type that mean the same, such as NumPy's integers,
+    are replaced. Bounds are those of the fields' `Setting`. To be called first in `__post_init__`.
+
+    Args:
+        config: The dataclass.
+        prefix: The dotted path of its section, for messages.
+        error: The error for the first wrong type, or else for the first number out of bounds.
     """
     hints = typing.get_type_hints(type(config))
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
-        converted = _convert(value, hints[field.name], field.name, None)
+        try:
+            converted = _convert(value, hints[field.name], f"{prefix}{field.name}", None)
+        except ConfigError as fault:
+            if error is ConfigError:
+                raise
+            raise error(fault.what, fix=fault.fix) from None
         object.__setattr__(config, field.name, converted)  # the dataclass may be frozen
+    check_bounds(config, prefix, error)
+
+
+def check_bounds(config: object, prefix: str = "", error: type[CortextError] = ConfigError) -> None:
+    """Raise an error for the first field out of the bounds of its `Setting`; None is in all.
+
+    Args:
+        config: The dataclass.
+        prefix: The dotted path of its section, for messages.
+        error: The error to raise.
+    """
+    cls: Any = type(config)
+    for name, setting in settings_of(cls).items():
+        setting.check(prefix + name, getattr(config, name), error)
 
 
 def with_overrides(config: C, overrides: Iterable[str]) -> C:

@@ -61,7 +61,7 @@ OPTIONS = PipelineOptions(smoothing="published", normalise="rolling")
 
 
 @dataclass(frozen=True)
-class LatencyPlan:
+class LatencySettings:
     """Modes to time, and how long.
 
     Attributes:
@@ -186,7 +186,7 @@ def bench_latency(
     paths: Paths,
     utterances: Sequence[Utterance] | None,
     facts: dict[str, Any],
-    plan: LatencyPlan = LatencyPlan(),
+    plan: LatencySettings = LatencySettings(),
     *,
     data: Path | None = None,
     demo: Path | None = None,

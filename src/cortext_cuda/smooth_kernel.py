@@ -11,7 +11,7 @@ import torch
 import triton
 import triton.language as tl
 
-from cortext.features.augment import Augmentation, prepare
+from cortext.features.augment import AugmentationConfig, prepare
 
 BINS, FEATURES = 16, 64
 """Bins and features of a program."""
@@ -85,8 +85,11 @@ def check_smoothing(device: torch.device) -> str | None:
     torch.manual_seed(0)
     x_BTC = torch.randn(4, 70, 24, device=device).half()
     n_bins_B = torch.tensor([70, 12, 33, 60])
-    cases = [(Augmentation(), slice(None), True), (Augmentation(), slice(1, None, 2), False)]
-    cases.append((Augmentation(white_noise_std=0.0, random_cut=0), slice(None), False))
+    cases = [
+        (AugmentationConfig(), slice(None), True),
+        (AugmentationConfig(), slice(1, None, 2), False),
+    ]
+    cases.append((AugmentationConfig(white_noise_std=0.0, random_cut=0), slice(None), False))
     for settings, rows, clear in cases:
         (found_BTC, found_B), (plain_BTC, plain_B) = (
             prepare(

@@ -141,7 +141,7 @@ def _with_llm(
     texts = [out / "data" / "text" / "lm.txt"]
     model = out / "llm"
     neural = load("cortext.language_models", "neural")
-    options = neural.NeuralOptions(pieces=2000, layers=2, lr=1e-2, steps=steps, minutes=None)
+    options = neural.NeuralSettings(pieces=2000, layers=2, lr=1e-2, steps=steps, minutes=None)
     timed(
         "train llm", lambda bar: neural.train_neural(texts, model, options, stage=lambda name: bar)
     )

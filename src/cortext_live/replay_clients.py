@@ -22,7 +22,7 @@ from cortext.files import parse_json_object
 from cortext.text.inventory import LM
 from cortext.text.language import EN
 from cortext_live.brand.entries import index_of, timestamp, uint64
-from cortext_live.brand.parameters import NodeParameters, with_names
+from cortext_live.brand.parameters import NodeConfig, with_names
 from cortext_live.brand.position import NodePosition
 from cortext_live.brand.process import read_parameters
 from cortext_live.core.acoustic_stream import AcousticStream, PipelineOptions
@@ -256,8 +256,8 @@ class BrandStream:
         return None
 
 
-def _default_names() -> NodeParameters:
-    return with_names(NodeParameters(run=Path(), control_stream=BrandStream.CONTROL), "node")
+def _default_names() -> NodeConfig:
+    return with_names(NodeConfig(run=Path(), control_stream=BrandStream.CONTROL), "node")
 
 
 class PublishedClient:

@@ -6,10 +6,11 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from cortext.config import from_mapping, to_mapping
+from cortext.config import check_fields, from_mapping, to_mapping
 from cortext.errors import ConfigError, nearest
+from cortext.settings import ABOVE_0, AT_LEAST_0, FROM_0_BELOW_1, Setting
 from cortext.training.config import TrainConfig, read_train_config
 
 LANGUAGE_MATRICES = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
@@ -22,22 +23,17 @@ class LoRAConfig:
     The defaults are those of BIT (2511.21740).
     """
 
-    r: int = 8
+    r: Annotated[int, Setting(minimum=1, maximum=65_536)] = 8
     """Rank of the added matrices."""
-    alpha: float = 32.0
+    alpha: Annotated[float, ABOVE_0] = 32.0
     """Scale: the product of the added matrices is scaled by alpha / r."""
-    dropout: float = 0.2
+    dropout: Annotated[float, FROM_0_BELOW_1] = 0.2
     """Dropout before the added matrices."""
     modules: list[str] = field(default_factory=lambda: list(LANGUAGE_MATRICES))
     """Names of the matrices of a layer that get LoRA."""
 
     def __post_init__(self) -> None:
-        if not 1 <= self.r <= 65_536:
-            raise ConfigError(f"speech.lora.r is {self.r}; it must be at least 1 and at most 65536")
-        if not 0 < self.alpha < math.inf:
-            raise ConfigError(f"speech.lora.alpha is {self.alpha}; it must be above 0 and finite")
-        if not 0 <= self.dropout < 1:
-            raise ConfigError(f"speech.lora.dropout is {self.dropout}; it must be in [0, 1)")
+        check_fields(self, "speech.lora.")
         if not self.modules:
             raise ConfigError(
                 "speech.lora.modules names no matrix", fix="name some, or set speech.lora to null"
@@ -48,24 +44,17 @@ class LoRAConfig:
 class GenerationConfig:
     """Section `speech.generation`: options of writing a sentence."""
 
-    beams: int = 4
+    beams: Annotated[int, Setting(minimum=1, maximum=1000)] = 4
     """Hypotheses kept at each step; 1 takes the likeliest token each time."""
-    max_length: int = 50
+    max_length: Annotated[int, Setting(minimum=1, maximum=10_000)] = 50
     """Most tokens of a sentence."""
-    min_length: int = 1
+    min_length: Annotated[int, Setting(minimum=0, maximum=10_000)] = 1
     """Fewest tokens of a sentence."""
     length_penalty: float = 1.0
     """Sentences of different lengths are compared by log-probability / length ** length_penalty."""
 
     def __post_init__(self) -> None:
-        for name, (low, high) in {
-            "beams": (1, 1000),
-            "max_length": (1, 10_000),
-            "min_length": (0, 10_000),
-        }.items():
-            if not low <= getattr(self, name) <= high:
-                found = f"speech.generation.{name} is {getattr(self, name)}"
-                raise ConfigError(f"{found}; it must be at least {low} and at most {high}")
+        check_fields(self, "speech.generation.")
         if self.min_length > self.max_length:
             what = (
                 f"speech.generation.min_length is {self.min_length}, and max_length is"
@@ -96,7 +85,7 @@ class SpeechConfig:
     """
     compile: bool = False
     """Compile the language model's layers (torch.compile)."""
-    projector_dropout: float = 0.0
+    projector_dropout: Annotated[float, FROM_0_BELOW_1] = 0.0
     """Dropout before the projector."""
     merge_blanks: bool = False
     """Give the language model one vector for each run of patches with the same likeliest token,
@@ -108,38 +97,26 @@ class SpeechConfig:
     """Distance of the projected patches from the audio tower's frames of the same sentence, see
     docs/guides/speech-llm-training.md.
     """
-    alpha: float = 1.0
+    alpha: Annotated[float, AT_LEAST_0] = 1.0
     """Weight of the alignment loss; 0 needs no cached speech."""
-    beta: float = 1.0
+    beta: Annotated[float, AT_LEAST_0] = 1.0
     """Weight of the cross-entropy of the sentence's tokens."""
-    gamma: float = 0.0
+    gamma: Annotated[float, AT_LEAST_0] = 0.0
     """Weight of the contrastive loss between pooled brain and text embeddings (symmetric
     InfoNCE).
     """
-    ctc: float = 0.0
+    ctc: Annotated[float, AT_LEAST_0] = 0.0
     """Weight of the CTC loss of the encoder's own phonemes."""
-    temperature: float = 0.1
+    temperature: Annotated[float, ABOVE_0] = 0.1
     """Temperature of the contrastive loss."""
     generation: GenerationConfig = field(default_factory=GenerationConfig)
     """Options of writing sentences, at validations and by default afterwards."""
 
     def __post_init__(self) -> None:
-        for name in ("alpha", "beta", "gamma", "ctc"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise ConfigError(
-                    f"speech.{name} is {getattr(self, name)}; it must be at least 0 and finite"
-                )
+        check_fields(self, "speech.")
         if not any((self.alpha, self.beta, self.gamma, self.ctc)):
             raise ConfigError(
                 "speech: every loss has weight 0", fix="give alpha, beta, gamma or ctc a weight"
-            )
-        if not 0 < self.temperature < math.inf:
-            raise ConfigError(
-                f"speech.temperature is {self.temperature}; it must be above 0 and finite"
-            )
-        if not 0 <= self.projector_dropout < 1:
-            raise ConfigError(
-                f"speech.projector_dropout is {self.projector_dropout}; it must be in [0, 1)"
             )
         if self.lora is not None and not self.beta:
             what = (
@@ -170,7 +147,7 @@ class SpeechConfig:
 
 
 @dataclass
-class Stage:
+class StageConfig:
     """One of `stages`: a training of its own, which starts from the weights of the one before."""
 
     name: str
@@ -191,7 +168,7 @@ class SpeechLLMConfig(TrainConfig):
 
     speech: SpeechConfig = field(default_factory=SpeechConfig)
     """The audio language model and the losses."""
-    stages: list[Stage] = field(default_factory=list)
+    stages: list[StageConfig] = field(default_factory=list)
     """Trainings one after the other; empty for a single one."""
 
     def __post_init__(self) -> None:
@@ -218,7 +195,7 @@ class SpeechLLMConfig(TrainConfig):
             return [("", self)]
         return [(stage.name, self._at(stage)) for stage in self.stages]
 
-    def _at(self, stage: Stage) -> SpeechLLMConfig:
+    def _at(self, stage: StageConfig) -> SpeechLLMConfig:
         mapping = to_mapping(self) | {"stages": []}
         for key, value in stage.set.items():
             section = mapping

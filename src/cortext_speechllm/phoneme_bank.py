@@ -18,7 +18,7 @@ import torch
 
 from cortext.data.packed import PackedDataset
 from cortext.errors import DataError
-from cortext.features import Augmentation
+from cortext.features import AugmentationConfig
 from cortext.models import AcousticModel
 from cortext.text import align
 from cortext.text.inventory import Inventory
@@ -49,7 +49,7 @@ class PhonemeBank:
         self,
         model: AcousticModel,
         data: PackedDataset,
-        noise: Augmentation,
+        noise: AugmentationConfig,
         seed: int = 0,
         readings: int = 2,
     ) -> None:

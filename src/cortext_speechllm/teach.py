@@ -16,18 +16,20 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 
+from cortext.config import check_fields
 from cortext.data import open_data
 from cortext.decoding.ngram.build import in_place_of
-from cortext.errors import ConfigError, DataError
+from cortext.errors import DataError
 from cortext.extras import need
-from cortext.features import Augmentation
+from cortext.features import AugmentationConfig
 from cortext.models import load_model
 from cortext.processes import Progress, threads
 from cortext.provenance import provenance
+from cortext.settings import ABOVE_0, AT_LEAST_0, AT_LEAST_1, FROM_0_BELOW_1
 from cortext.text.lexicon import Lexicon, Pronunciation
 from cortext.text.pronunciation import pronouncer
 from cortext_lm.llm.loading import check_target, quiet, write_facts
@@ -46,27 +48,21 @@ LONGEST = 14
 
 
 @dataclass(frozen=True)
-class TeachOptions:
-    """Options of teaching from text. Raises ConfigError for impossible values."""
+class TeachSettings:
+    """Settings of teaching from text. Raises ConfigError for impossible values."""
 
-    batches: int = 600
-    lr: float = 4e-3
+    batches: Annotated[int, AT_LEAST_1] = 600
+    lr: Annotated[float, ABOVE_0] = 4e-3
     """Highest learning rate."""
-    positions: int = 1600
+    positions: Annotated[int, AT_LEAST_1] = 1600
     """Approximate number of phonemes and tokens in a batch."""
-    short: float = 0.5
+    short: Annotated[float, FROM_0_BELOW_1] = 0.5
     """Share of the batches with pieces of sentences; pieces grow from one word to `LONGEST`."""
-    seed: int = 0
-    threads: int = 1
+    seed: Annotated[int, AT_LEAST_0] = 0
+    threads: Annotated[int, AT_LEAST_1] = 1
 
     def __post_init__(self) -> None:
-        for name, bound in {"batches": 1, "positions": 1, "seed": 0, "threads": 1}.items():
-            if getattr(self, name) < bound:
-                raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least {bound}")
-        if not (self.lr > 0 and 0 <= self.short < 1):
-            raise ConfigError(
-                f"lr is {self.lr} and short {self.short}; above 0, and in [0, 1), are needed"
-            )
+        check_fields(self)
 
 
 def teach_from_text(
@@ -75,7 +71,7 @@ def teach_from_text(
     data: str | Path,
     audio_llm: str | Path,
     out: str | Path,
-    options: TeachOptions | None = None,
+    options: TeachSettings | None = None,
     *,
     lexicon: str | Path | None = None,
     prompt: str = SpeechConfig.prompt,
@@ -93,7 +89,7 @@ def teach_from_text(
             trained, in float32.
         out: Run directory of a speech LLM to write (`SpeechLLM.load`); it holds the trained
             language model.
-        options: Options; by default `TeachOptions()`.
+        options: Options; by default `TeachSettings()`.
         lexicon: Pronunciations of the texts' words (`Lexicon.read`), which an inventory of one's
             own needs; None for the usual way of the inventory (`text.pronouncer`).
         prompt: Instruction to the language model.
@@ -103,7 +99,7 @@ def teach_from_text(
         The seconds, the losses of the first and the last tenth, and the origin, as they are written
         beside the model.
     """
-    options = options or TeachOptions()
+    options = options or TeachSettings()
     out = Path(out)
     encoder = load_model(run)
     inventory, language = encoder.inventory, encoder.language
@@ -127,7 +123,7 @@ def teach_from_text(
     with threads(options.threads), torch.random.fork_rng(devices=[]):
         torch.manual_seed(options.seed)
         model = SpeechLLM.around(encoder, speech, llm.audio_width, llm)
-        phonemes = PhonemeBank(encoder, open_data(data), Augmentation(), options.seed)
+        phonemes = PhonemeBank(encoder, open_data(data), AugmentationConfig(), options.seed)
         facts = _TextTraining(model, phonemes, sentences, pronounced, options).learn(progress)
     with in_place_of(out) as partial:
         with quiet(need("transformers", "speechllm")):
@@ -159,7 +155,7 @@ class _TextTraining:
         phonemes: PhonemeBank,
         sentences: list[list[str]],
         pronounced: Mapping[str, tuple[Pronunciation, ...]],
-        options: TeachOptions,
+        options: TeachSettings,
     ) -> None:
         self.network = model.network
         self.llm = model.network.llm

@@ -14,7 +14,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from cortext.features import Augmentation, gaussian_kernel
+from cortext.features import AugmentationConfig, gaussian_kernel
 from cortext_tpu.layers import random_bits
 
 Array = Any
@@ -24,7 +24,7 @@ Array = Any
 def prepare(
     x_BTC: Array,
     n_bins_B: Array,
-    settings: Augmentation,
+    settings: AugmentationConfig,
     key: Array | None = None,
     *,
     clear_padding: bool = False,
@@ -54,7 +54,7 @@ def prepare(
 
 
 def augment(
-    x_BTC: Array, n_bins_B: Array, settings: Augmentation, key: Array
+    x_BTC: Array, n_bins_B: Array, settings: AugmentationConfig, key: Array
 ) -> tuple[Array, Array]:
     """Add gain, noise, offset and walk to a batch and cut its start, in the release's order.
 

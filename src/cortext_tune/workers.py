@@ -15,10 +15,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Annotated, Any, Literal, Protocol
 
+from cortext.config import check_bounds
 from cortext.errors import ConfigError, CortextError, Interrupted, RunError, first_line
 from cortext.processes import end_with_parent, interruptible, interrupts, interrupts_held
+from cortext.settings import AT_LEAST_0, AT_LEAST_1
 from cortext_tune.cluster import Cluster
 
 POLL_S = 0.2
@@ -264,8 +266,8 @@ class RayTasks:
 
 
 @dataclass(frozen=True)
-class WorkerOptions:
-    """Options of the processes or tasks that run the trials of a search for decoder options.
+class WorkerSettings:
+    """Settings of the processes or tasks that run the trials of a search for decoder options.
 
     Attributes:
         jobs: Trials at the same time: in processes of their own from 2 on, or on Ray.
@@ -273,17 +275,13 @@ class WorkerOptions:
         gpus_per_worker: GPUs of a task on Ray; processes share `--llm-device`.
     """
 
-    jobs: int = 1
+    jobs: Annotated[int, AT_LEAST_1] = 1
     ray: str | None = None
-    gpus_per_worker: float = 0.0
+    gpus_per_worker: Annotated[float, AT_LEAST_0] = 0.0
 
     def open(self) -> Workers:
         """Return the workers. Raises ConfigError and the errors of `Cluster`."""
-        if self.jobs < 1 or self.gpus_per_worker < 0:
-            raise ConfigError(
-                f"jobs is {self.jobs}, gpus_per_worker is {self.gpus_per_worker}; 1 and 0 are the"
-                " least"
-            )
+        check_bounds(self)
         if self.gpus_per_worker and self.ray is None:
             raise ConfigError(
                 "GPUs are shared out to workers only by Ray", fix="name a cluster, or `local`"

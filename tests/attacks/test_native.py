@@ -25,8 +25,9 @@ from native_attacks import Attack, Victim, odd, victim
 
 from cortext import _native
 from cortext.decoding.engine import native_options
-from cortext.decoding.options import DecoderOptions, bounds_of
+from cortext.decoding.options import DecoderOptions
 from cortext.errors import CortextError
+from cortext.settings import settings_of
 
 ARPA = """\\data\\
 ngram 1=5
@@ -136,7 +137,7 @@ def option_attacks() -> Iterator[Attack]:
     At the start, in the middle, and where given sentences are scored.
     """
     # blank_penalty and prior_weight have bounds, too, but reach the search as offsets.
-    read_by_the_search = _native.Options.BOUNDS.keys() & bounds_of(DecoderOptions).keys()
+    read_by_the_search = _native.Options.BOUNDS.keys() & settings_of(DecoderOptions).keys()
     for name in sorted(read_by_the_search):
         spoilt = values_out_of_bounds(name)
         for value in spoilt:
@@ -172,7 +173,8 @@ def option_attacks() -> Iterator[Attack]:
 
 def values_out_of_bounds(name: str) -> list[float]:
     """Values just outside of an option's bounds, far outside, and none at all."""
-    low, high = bounds_of(DecoderOptions)[name]
+    bounds = settings_of(DecoderOptions)[name]
+    low, high = bounds.minimum, bounds.maximum
     if isinstance(getattr(DecoderOptions, name), int):
         return [-(2**31), 2**31 - 1, int(high) + 1, int(low) - 1]
     return [NAN, INFINITE, -INFINITE, 1e300, -1e300, high * 1.001, low - 1e-3]
@@ -639,7 +641,7 @@ def converted(t: There, **how: Any) -> None:
 
 def bound_attacks() -> Iterator[Attack]:
     """The lowest and the highest value that `DecoderOptions` takes for each option."""
-    for name in bounds_of(DecoderOptions):
+    for name in settings_of(DecoderOptions):
         for highest in (False, True):
             value = bound_of(name, highest)
             yield Attack(f"{name} {value}", lambda t, n=name, v=value: t.searched_with(n, v))

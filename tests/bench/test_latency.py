@@ -13,7 +13,7 @@ from cortext.models import AcousticModel, GRUConfig, TransformerConfig, build_mo
 from cortext.models.card import Smoothing
 from cortext_bench import latency
 from cortext_bench.decoder.searcher import Paths
-from cortext_bench.latency import LatencyPlan, bench_latency, demo_directory, one_core
+from cortext_bench.latency import LatencySettings, bench_latency, demo_directory, one_core
 from cortext_bench.latency_modes import EAGER, MODES, Played, steppers
 from cortext_bench.posteriors import INVENTORY, Utterance
 from cortext_live.steps.stepping import TorchStepper
@@ -53,7 +53,7 @@ def paths(lm_dir, tmp_path):
 
 def test_every_mode_is_timed_for_as_many_steps_as_asked(model, utterances, paths):
     result = bench_latency(
-        model, paths, utterances, {"kind": "pseudo"}, LatencyPlan(TORCH, steps=100)
+        model, paths, utterances, {"kind": "pseudo"}, LatencySettings(TORCH, steps=100)
     )
     n_frames = [len(utterance.log_probs_PV) for utterance in utterances]
     assert list(result["modes"]) == TORCH
@@ -80,7 +80,7 @@ def test_a_transformer_is_timed_with_its_whole_context_before_every_utterance(ut
     )
     modes = [EAGER, "torch fp32"]
     result = bench_latency(
-        model, paths, utterances, {"kind": "pseudo"}, LatencyPlan(modes, steps=50)
+        model, paths, utterances, {"kind": "pseudo"}, LatencySettings(modes, steps=50)
     )
     assert result["input"]["frames_before"] == 30
     assert result["modes"]["torch fp32"]["wer"] == 0
@@ -96,7 +96,7 @@ def test_a_transformer_is_timed_with_its_whole_context_before_every_utterance(ut
 
 def test_the_search_hears_the_posteriors_and_not_the_model(model, utterances, paths):
     result = bench_latency(
-        model, paths, utterances, {"kind": "pseudo"}, LatencyPlan(["torch fp32"], steps=100)
+        model, paths, utterances, {"kind": "pseudo"}, LatencySettings(["torch fp32"], steps=100)
     )
     assert result["modes"]["torch fp32"]["wer"] == 0
 
@@ -183,7 +183,7 @@ def test_a_transformers_work_is_judged_by_its_median_too():
 
 def test_unknown_modes_and_directories_are_refused(tmp_path):
     with pytest.raises(ConfigError, match="did you mean 'torch bf16'"):
-        LatencyPlan(["torch bf61"])
+        LatencySettings(["torch bf61"])
     with pytest.raises(RunError, match="not a directory of cortext demo"):
         demo_directory(tmp_path)
 

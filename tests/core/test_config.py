@@ -1,10 +1,13 @@
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
+import numpy as np
 import pytest
 
-from cortext.config import load_config, parse_yaml
+from cortext.config import check_fields, load_config, parse_yaml
 from cortext.errors import ConfigError
+from cortext.settings import Setting
 
 
 @dataclass
@@ -60,3 +63,47 @@ def test_yaml_that_cannot_be_is_one_line(tmp_path: Path, text: str) -> None:
         load_config(tmp_path / "settings.yaml", Settings)
     assert "\n" not in str(error.value)
     assert len(str(error.value)) < 400
+
+
+@dataclass(frozen=True)
+class Bounded:
+    count: Annotated[int, Setting(minimum=1, maximum=65_536)] = 1
+    share: Annotated[float, Setting(minimum=0, below=1)] = 0.5
+    rate: Annotated[float, Setting(above=0)] = 1.0
+    steps: Annotated[int | None, Setting(minimum=1)] = None
+    free: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_fields(self, "section.")
+
+
+@pytest.mark.parametrize(
+    ("values", "line"),
+    [
+        ({"count": 0}, "count is 0; it must be at least 1 and at most 65536"),
+        ({"count": 65_537}, "count is 65537; it must be at least 1 and at most 65536"),
+        ({"share": -0.1}, "share is -0.1; it must be at least 0 and below 1"),
+        ({"share": 1}, "share is 1.0; it must be at least 0 and below 1"),
+        ({"share": float("nan")}, "share is nan; it must be at least 0 and below 1"),
+        ({"rate": 0}, "rate is 0.0; it must be above 0 and finite"),
+        ({"rate": float("inf")}, "rate is inf; it must be above 0 and finite"),
+        ({"steps": 0}, "steps is 0; it must be at least 1"),
+        ({"count": 1.5}, "count is 1.5 (float); int is needed"),
+    ],
+)
+def test_a_value_outside_the_bounds_beside_its_field_is_refused(values, line):
+    with pytest.raises(ConfigError) as caught:
+        Bounded(**values)
+    assert str(caught.value) == f"section.{line}"
+
+
+def test_values_within_the_bounds_are_taken():
+    kept = Bounded(count=np.int64(65_536), share=0, rate=1e-30, free=float("inf"))
+    assert (kept.count, kept.share, kept.rate, kept.steps) == (65_536, 0.0, 1e-30, None)
+    assert type(kept.count) is int
+
+
+def test_bounds_are_written_by_their_value_alone():
+    """`typing` takes Annotated types with equal bounds for one type, whichever came first."""
+    needed = [Setting(maximum=most).needed(0) for most in (1e9, 10**9, 65_536.0, (1 << 32) - 1)]
+    assert needed == ["at most 1e+09", "at most 1e+09", "at most 65536", "at most 4294967295"]

@@ -12,7 +12,7 @@ import release_trainer
 from cortext import features
 from cortext.data.packed import open_packed
 from cortext.data.sampler import DayBalancedSampler
-from cortext.features import Augmentation
+from cortext.features import AugmentationConfig
 from cortext.models import GRUConfig, build_model, read_output
 from cortext.text.inventory import RELEASE
 from cortext.training import DatasetConfig, TrainConfig
@@ -27,7 +27,7 @@ from release_trainer import Draws, ReleaseModel, ReleaseTrainer, augment, edit_d
 CPU = torch.device("cpu")
 N_DAYS, N_FEATURES = 3, 8
 # Nothing random: only smoothing.
-PLAIN = Augmentation(white_noise_std=0.0, constant_offset_std=0.0, random_cut=0)
+PLAIN = AugmentationConfig(white_noise_std=0.0, constant_offset_std=0.0, random_cut=0)
 
 
 def as_ours(release: ReleaseModel) -> dict[str, torch.Tensor]:
@@ -200,10 +200,10 @@ def test_augmentation_with_the_same_noise_is_equal():
         "constant_offset_std": 0.2,
         "random_cut": 0,
     }
-    ours, size = Augmentation(**changes), 6
+    ours, size = AugmentationConfig(**changes), 6
     n_bins_B = torch.tensor([size] * 4)
 
-    def augmented(x_BTC: torch.Tensor, chosen: Augmentation = ours) -> torch.Tensor:
+    def augmented(x_BTC: torch.Tensor, chosen: AugmentationConfig = ours) -> torch.Tensor:
         return features.augment(x_BTC, n_bins_B, chosen, torch.Generator().manual_seed(5))[0]
 
     zeros, identity = torch.zeros(4, size, size), torch.eye(size).repeat(4, 1, 1)
@@ -222,7 +222,7 @@ def test_augmentation_with_the_same_noise_is_equal():
 
 @pytest.mark.parametrize("axis", [-1, 1])
 def test_the_random_walk_with_the_same_steps_is_equal(axis):
-    ours = Augmentation(
+    ours = AugmentationConfig(
         white_noise_std=0,
         constant_offset_std=0,
         random_cut=0,
@@ -239,7 +239,7 @@ def test_the_random_walk_with_the_same_steps_is_equal(axis):
 
 
 def test_the_cut_takes_the_same_bins_off_the_start():
-    ours = Augmentation(white_noise_std=0, constant_offset_std=0, random_cut=3)
+    ours = AugmentationConfig(white_noise_std=0, constant_offset_std=0, random_cut=3)
     x_BTC, n_bins_B = torch.randn(2, 12, 3), torch.tensor([12, 9])
     seen = set()
     for seed in range(12):

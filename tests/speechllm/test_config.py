@@ -84,7 +84,10 @@ def test_what_a_run_keeps_is_read_as_the_same(tmp_path):
             "speech.lora adds to the language model, and speech.beta",
         ),
         ({"speech": {"lora": {"r": 0}}}, "speech.lora.r is 0; it must be at least 1"),
-        ({"speech": {"lora": {"dropout": 1}}}, "speech.lora.dropout is 1.0; it must be in [0, 1)"),
+        (
+            {"speech": {"lora": {"dropout": 1}}},
+            "speech.lora.dropout is 1.0; it must be at least 0 and below 1",
+        ),
         ({"speech": {"lora": {"modules": []}}}, "speech.lora.modules names no matrix"),
         (
             {"speech": {"generation": {"beams": 0}}},

@@ -11,7 +11,7 @@ import torch
 from tiny_speech_llm import save_tiny_audio_llm
 
 from cortext.data import open_packed
-from cortext.features import Augmentation
+from cortext.features import AugmentationConfig
 from cortext.models.gru import GRUConfig, InputNetworkConfig
 from cortext_speechllm.audio_llm.loading import revision_there
 from cortext_speechllm.config import (
@@ -59,7 +59,7 @@ def test_32_simulated_sentences_are_written_without_an_error(recordings, cached,
 
 def _settings(llm: str) -> SpeechLLMConfig:
     start = read_speech_config("speech_llm")
-    still = Augmentation(
+    still = AugmentationConfig(
         white_noise_std=0.0, constant_offset_std=0.0, random_cut=0, smooth_data=False
     )
     return SpeechLLMConfig(

@@ -17,7 +17,7 @@ from cortext.cli import run
 from cortext.data import open_packed
 from cortext.data.conventions import Conventions
 from cortext.errors import ConfigError, CortextError, DataError
-from cortext.features import Augmentation
+from cortext.features import AugmentationConfig
 from cortext.models import GRUConfig, load_model
 from cortext.text import LM, pronounce, to_phonemes
 from cortext.text.inventory import RELEASE
@@ -28,7 +28,7 @@ from cortext_speechllm.audio_llm.model import AudioLLM
 from cortext_speechllm.config import SpeechConfig
 from cortext_speechllm.model import SpeechLLM
 from cortext_speechllm.phoneme_bank import PhonemeBank, label_of
-from cortext_speechllm.teach import TeachOptions, teach_from_text
+from cortext_speechllm.teach import TeachSettings, teach_from_text
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +80,7 @@ def test_an_encoder_of_other_data_is_refused(recordings, encoder_run):
     ):
         model.conventions = other
         with refused(f"the data and the run differ: in the data {said}"):
-            PhonemeBank(model, data, Augmentation(), readings=1)
+            PhonemeBank(model, data, AugmentationConfig(), readings=1)
 
 
 def test_what_was_heard_is_shared_out_among_the_labels():
@@ -102,13 +102,13 @@ def test_what_was_heard_is_shared_out_among_the_labels():
 
 def test_hearing_draws_what_the_encoder_made_of_such_phonemes(recordings, encoder_run):
     model = load_model(encoder_run)
-    phonemes = PhonemeBank(model, open_packed(recordings), Augmentation(), readings=1)
+    phonemes = PhonemeBank(model, open_packed(recordings), AugmentationConfig(), readings=1)
     rng = random.Random(0)
     heard_QD = phonemes.sample(label_of(["how", "are", "you"], RELEASE, pronounce), rng)
     assert heard_QD.dtype == torch.float32
     assert heard_QD.shape[1] == model.network.n_hidden
     assert len(heard_QD) >= 1
-    again = PhonemeBank(model, open_packed(recordings), Augmentation(), readings=1)
+    again = PhonemeBank(model, open_packed(recordings), AugmentationConfig(), readings=1)
     assert torch.equal(
         again.sample([5, 6, 40], random.Random(1)), phonemes.sample([5, 6, 40], random.Random(1))
     )
@@ -121,13 +121,13 @@ def test_an_encoder_that_hears_nothing_is_one_line(recordings, encoder_run):
         DataError,
         match="decodes no phoneme in any training trial: it has not learnt; give a longer run",
     ):
-        PhonemeBank(model, open_packed(recordings), Augmentation(), readings=1)
+        PhonemeBank(model, open_packed(recordings), AugmentationConfig(), readings=1)
 
 
 def test_the_language_model_learns_and_the_run_is_one_of_a_speech_llm(
     recordings, encoder_run, tiny_audio_llm, text, tmp_path
 ):
-    options = TeachOptions(batches=4, lr=0.01, positions=200)
+    options = TeachSettings(batches=4, lr=0.01, positions=200)
     facts = teach_from_text(
         encoder_run, [text], recordings, tiny_audio_llm, tmp_path / "reads", options
     )
@@ -171,14 +171,14 @@ def test_pieces_grow_to_whole_sentences(recordings, encoder_run, tiny_audio_llm)
     model = SpeechLLM.around(
         encoder, SpeechConfig(alpha=0.0, merge_blanks=True), llm.audio_width, llm
     )
-    phonemes = PhonemeBank(encoder, open_packed(recordings), Augmentation(), readings=1)
+    phonemes = PhonemeBank(encoder, open_packed(recordings), AugmentationConfig(), readings=1)
     sentence = "one two three four five six seven eight".split()
     lesson = _TextTraining(
         model,
         phonemes,
         [sentence],
         {word: pronounce(word) for word in sentence},
-        TeachOptions(positions=400),
+        TeachSettings(positions=400),
     )
     for share, most in ((0.0, 1), (0.25, 7), (0.5, 8), (0.99, 8)):
         lengths = {
@@ -194,12 +194,12 @@ def test_pieces_grow_to_whole_sentences(recordings, encoder_run, tiny_audio_llm)
     ("change", "line"),
     [
         ({"batches": 0}, "batches is 0; it must be at least 1"),
-        ({"lr": 0.0}, "lr is 0.0 and short 0.5; above 0, and in [0, 1), are needed"),
+        ({"lr": 0.0}, "lr is 0.0; it must be above 0 and finite"),
     ],
 )
 def test_options_that_cannot_be(change, line):
     with pytest.raises(ConfigError) as caught:
-        TeachOptions(**change)
+        TeachSettings(**change)
     assert line in str(caught.value)
 
 
@@ -231,7 +231,7 @@ def test_bad_input_is_one_line_and_writes_nothing(
     ):
         with pytest.raises(kind) as caught:
             teach_from_text(
-                encoder_run, texts, recordings, llm, tmp_path / out, TeachOptions(batches=1)
+                encoder_run, texts, recordings, llm, tmp_path / out, TeachSettings(batches=1)
             )
         assert line in str(caught.value)
         assert not (tmp_path / "a").exists()

@@ -14,7 +14,7 @@ from small_training import schedule
 from cortext.data import write_session
 from cortext.data.packed import pack
 from cortext.data.trial import Trial
-from cortext.features import Augmentation
+from cortext.features import AugmentationConfig
 from cortext.models.gru import GRUConfig, InputNetworkConfig
 from cortext.training import DatasetConfig, TrainConfig, train
 
@@ -78,7 +78,7 @@ def twelve_batches() -> TrainConfig:
             n_units=16, n_layers=2, rnn_dropout=0.2, input_network=InputNetworkConfig()
         ),
         dataset=DatasetConfig(
-            batch_size=6, days_per_batch=2, data_transforms=Augmentation(white_noise_std=0.5)
+            batch_size=6, days_per_batch=2, data_transforms=AugmentationConfig(white_noise_std=0.5)
         ),
         **schedule(12),
         batches_per_train_log=3,

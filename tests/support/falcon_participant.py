@@ -12,7 +12,7 @@ import numpy as np
 from foreign_files import Written
 from foreign_nwb import write_falcon
 
-from cortext.features import Augmentation
+from cortext.features import AugmentationConfig
 from cortext.models import GRUConfig
 from cortext.models.inputs import InputNetworkConfig
 from cortext.training import DatasetConfig, TrainConfig
@@ -95,7 +95,7 @@ def writing_config(n_batches: int = 150) -> TrainConfig:
         dataset=DatasetConfig(
             batch_size=16,
             days_per_batch=2,
-            data_transforms=Augmentation(white_noise_std=0.3, constant_offset_std=0.1),
+            data_transforms=AugmentationConfig(white_noise_std=0.3, constant_offset_std=0.1),
         ),
         num_training_batches=n_batches,
         batches_per_train_log=n_batches,

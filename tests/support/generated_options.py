@@ -13,6 +13,7 @@ from engine_cases import UNLIMITED
 from hypothesis import strategies as st
 
 from cortext.decoding import DecoderOptions
+from cortext.settings import settings_of
 
 CHANGE_NO_SCORE = {
     "beam": "decides which hypotheses live",
@@ -45,10 +46,11 @@ def values_of(option: Field) -> list[Any]:
     default = default_of(option)
     if isinstance(default, bool):
         return [not default]
-    if "bounds" not in option.metadata:
+    setting = settings_of(DecoderOptions).get(option.name)
+    if setting is None:
         assert option.name in WITHOUT_BOUNDS, f"WITHOUT_BOUNDS needs values of {option.name}"
         return WITHOUT_BOUNDS[option.name]
-    low, high = option.metadata["bounds"]
+    low, high = setting.minimum, setting.maximum
     if isinstance(default, int):
         wanted = [low, default // 2, default + 1, high]
     else:

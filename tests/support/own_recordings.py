@@ -10,7 +10,7 @@ import numpy as np
 from cortext.data import write_session
 from cortext.data.conventions import Conventions
 from cortext.data.trial import make_trial
-from cortext.features import Augmentation
+from cortext.features import AugmentationConfig
 from cortext.models import GRUConfig
 from cortext.models.inputs import InputNetworkConfig
 from cortext.text.inventory import Inventory
@@ -23,7 +23,7 @@ OWN = Conventions(LETTERS, LANGUAGES["es"], 10)
 SENTENCES = ("el mar", "la sal", "mi río", "sí", "a mares", "oler a sal", "la rima", "mil riales")
 DAYS = ("lab.2026.01.05", "lab.2026.01.06")
 N_FEATURES = 8
-NO_CHANCE = Augmentation(white_noise_std=0.0, constant_offset_std=0.0, random_cut=0)
+NO_CHANCE = AugmentationConfig(white_noise_std=0.0, constant_offset_std=0.0, random_cut=0)
 _SWAPPED = (*LETTERS.symbols[:2], *LETTERS.symbols[3:1:-1], *LETTERS.symbols[4:])
 OTHERS = {
     "a permuted inventory": (
@@ -75,7 +75,7 @@ def own_config(n_batches: int = 60, *, by_chance: bool = True) -> TrainConfig:
         dataset=DatasetConfig(
             batch_size=8,
             days_per_batch=2,
-            data_transforms=Augmentation(white_noise_std=0.5) if by_chance else NO_CHANCE,
+            data_transforms=AugmentationConfig(white_noise_std=0.5) if by_chance else NO_CHANCE,
         ),
         tpu=TPUConfig(length_shapes=1, compilation_cache=None),
         num_training_batches=n_batches,

@@ -11,19 +11,19 @@ from drifted_day import DRIFTED
 from cortext.data import open_packed
 from cortext.models import load_model, save_model
 from cortext_live.recalibration.chain import copy_run, read_chain
-from cortext_live.recalibration.promotion import PromotionRule
+from cortext_live.recalibration.promotion import PromotionOptions
 from cortext_live.recalibration.service import Recalibration
-from cortext_live.recalibration.settings import ServiceSettings
+from cortext_live.recalibration.settings import ServiceOptions
 from cortext_live.usage.heard import HeardFeatures
 from cortext_live.usage.writer import UsageLog, UtteranceRecord
 
-SETTINGS = ServiceSettings(every=10, settle_s=0.0)
-RULE = PromotionRule(fewest=5, provisional=60.0, promotion=50.0, budget=100.0)
+SETTINGS = ServiceOptions(every=10, settle_s=0.0)
+RULE = PromotionOptions(fewest=5, provisional=60.0, promotion=50.0, budget=100.0)
 """With few sentences bounds are wide."""
 QUIET = timedelta(seconds=SETTINGS.quiet_s)
 TOGETHER = {"method": "together", "overrides": ["white_noise_std=0.2", "lr=0.01", "replayed=0"]}
 FIVE = replace(SETTINGS, every=5)
-UNDECIDED = PromotionRule(fewest=1000)
+UNDECIDED = PromotionOptions(fewest=1000)
 """Nothing is decided by corrections."""
 DAYS = TOGETHER | {
     "overrides": [*TOGETHER["overrides"], "word_confidence=0", "rounds=2"],

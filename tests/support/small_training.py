@@ -7,7 +7,7 @@ import torch
 
 from cortext.data import write_session
 from cortext.data.trial import Trial
-from cortext.features import Augmentation
+from cortext.features import AugmentationConfig
 from cortext.models import GRUConfig, TransformerConfig, TripleGRUConfig, build_model
 from cortext.models.inputs import InputNetworkConfig
 from cortext.models.transformer import EmbeddingConfig
@@ -51,7 +51,9 @@ def legible_config(n_batches, batch_size, days_per_batch):
         dataset=DatasetConfig(
             batch_size=batch_size,
             days_per_batch=days_per_batch,
-            data_transforms=Augmentation(white_noise_std=0.2, smooth_kernel_std=1, random_cut=0),
+            data_transforms=AugmentationConfig(
+                white_noise_std=0.2, smooth_kernel_std=1, random_cut=0
+            ),
         ),
         **schedule(n_batches, lr_max=0.01),
         batches_per_train_log=100,
@@ -94,7 +96,7 @@ def make_config(kind="gru", dropout=0.0, transforms=QUIET, batch_size=4, **setti
         "weight_decay": 0.1,
     }
     dataset = DatasetConfig(
-        batch_size=batch_size, days_per_batch=2, data_transforms=Augmentation(**transforms)
+        batch_size=batch_size, days_per_batch=2, data_transforms=AugmentationConfig(**transforms)
     )
     return TrainConfig(model=model, loss=loss, dataset=dataset, **defaults | settings)
 

@@ -11,7 +11,7 @@ from cortext.data import write_session
 from cortext.data.conventions import Conventions
 from cortext.data.trial import Trial
 from cortext.errors import CortextError
-from cortext.features import Augmentation
+from cortext.features import AugmentationConfig
 from cortext.models import GRUConfig
 from cortext.models.inputs import InputNetworkConfig
 from cortext.text.language import EN, Language
@@ -78,7 +78,7 @@ def small_config(n_batches: int = 12, read_in: int | None = 6, **settings) -> Tr
     """A run of seconds for both of them."""
     model = {"n_units": 16, "n_layers": 1, "rnn_dropout": 0.0, "patch_size": 6, "patch_stride": 2}
     inputs = InputNetworkConfig(read_in=read_in, input_layer_dropout=0.2)
-    transforms = Augmentation(white_noise_std=0.2, smooth_kernel_std=1, random_cut=0)
+    transforms = AugmentationConfig(white_noise_std=0.2, smooth_kernel_std=1, random_cut=0)
     return TrainConfig(
         model=GRUConfig(**model, input_network=inputs),
         dataset=DatasetConfig(batch_size=6, days_per_batch=3, data_transforms=transforms),

@@ -16,7 +16,7 @@ import torchax
 from torchax.interop import call_torch
 
 from cortext import features
-from cortext.features import Augmentation
+from cortext.features import AugmentationConfig
 from cortext_tpu import layers as xla
 from cortext_tpu.augment import prepare
 
@@ -40,7 +40,7 @@ def augmented(settings, number=0, x_BTC=X_BTC, **options):
 @pytest.mark.parametrize("cleared", [True, False])
 @pytest.mark.parametrize("smoothed", [True, False])
 def test_with_everything_off_it_is_what_torch_prepares(smoothed, cleared):
-    settings = Augmentation(**OFF, smooth_data=smoothed)
+    settings = AugmentationConfig(**OFF, smooth_data=smoothed)
     found, n_bins_B = augmented(settings, clear_padding=cleared)
     expected, _ = features.prepare(
         torch.from_numpy(X_BTC), torch.from_numpy(N_BINS_B), settings, clear_padding=cleared
@@ -54,8 +54,8 @@ def test_a_cut_shifts_the_trials_and_leaves_zeros_at_the_end():
 
     Smoothing sees the zeros that it sees beyond the end.
     """
-    settings = Augmentation(**OFF | {"random_cut": 3})
-    plain = Augmentation(**OFF)
+    settings = AugmentationConfig(**OFF | {"random_cut": 3})
+    plain = AugmentationConfig(**OFF)
     counts = np.zeros(3, int)
     for number in range(60):
         found, n_bins_B = augmented(settings, number)
@@ -74,7 +74,7 @@ def test_noise_has_the_spread_that_the_settings_say():
     """
     zeros = np.zeros((64, 80, 16), np.float16)
     white, _ = augmented(
-        Augmentation(**OFF | {"white_noise_std": 0.7}, smooth_data=False), x_BTC=zeros
+        AugmentationConfig(**OFF | {"white_noise_std": 0.7}, smooth_data=False), x_BTC=zeros
     )
     assert white.std() == pytest.approx(0.7, rel=0.01)
     assert abs(white.mean()) < 0.01
@@ -85,7 +85,7 @@ def test_noise_has_the_spread_that_the_settings_say():
         )[0, 1]
         assert abs(neighbours) < 0.02
     offset, _ = augmented(
-        Augmentation(**OFF | {"constant_offset_std": 0.3}, smooth_data=False), x_BTC=zeros
+        AugmentationConfig(**OFF | {"constant_offset_std": 0.3}, smooth_data=False), x_BTC=zeros
     )
     assert np.ptp(offset, axis=1).max() == 0
     assert offset[:, 0].std() == pytest.approx(0.3, rel=0.1)
@@ -93,7 +93,9 @@ def test_noise_has_the_spread_that_the_settings_say():
 
 @pytest.mark.parametrize("axis", [-1, 1])
 def test_a_walk_has_independent_steps_along_its_axis(axis):
-    settings = Augmentation(**OFF, random_walk_std=0.2, random_walk_axis=axis, smooth_data=False)
+    settings = AugmentationConfig(
+        **OFF, random_walk_std=0.2, random_walk_axis=axis, smooth_data=False
+    )
     walk, _ = augmented(settings, x_BTC=np.zeros((64, 80, 16), np.float16))
     steps = np.diff(walk, axis=axis)
     assert steps.std() == pytest.approx(0.2, rel=0.02)
@@ -101,7 +103,7 @@ def test_a_walk_has_independent_steps_along_its_axis(axis):
 
 
 def test_gain_mixes_the_features_of_a_trial():
-    settings = Augmentation(**OFF, static_gain_std=0.1, smooth_data=False)
+    settings = AugmentationConfig(**OFF, static_gain_std=0.1, smooth_data=False)
     ones = np.ones((500, 2, 9), np.float16)
     found, _ = augmented(settings, x_BTC=ones)
     assert (found[:, 0] == found[:, 1]).all()  # the same in all bins
@@ -110,7 +112,7 @@ def test_gain_mixes_the_features_of_a_trial():
 
 
 def test_draws_are_a_function_of_the_key():
-    settings = Augmentation(white_noise_std=1.0)
+    settings = AugmentationConfig(white_noise_std=1.0)
     np.testing.assert_array_equal(augmented(settings, 5)[0], augmented(settings, 5)[0])
     assert np.abs(augmented(settings, 5)[0] - augmented(settings, 6)[0]).max() > 0.1
 
@@ -131,7 +133,7 @@ def test_no_noise_is_a_copy_of_another():
     first[..., 0] = 1
 
     def alone(x_BTC=zeros, **setting):
-        return augmented(Augmentation(**OFF | setting, smooth_data=False), x_BTC=x_BTC)[0]
+        return augmented(AugmentationConfig(**OFF | setting, smooth_data=False), x_BTC=x_BTC)[0]
 
     white_N = alone(white_noise_std=1.0).ravel()
     steps_N = np.diff(alone(random_walk_std=1.0, random_walk_axis=1), axis=1, prepend=0).ravel()

@@ -25,7 +25,7 @@ from cortext.errors import ConfigError, MissingLibrary, RunError
 from cortext.evaluation.decoder_files import DecoderFiles
 from cortext_tune import Search, parse_space, workers
 from cortext_tune.decoder.trial import DecodeJob
-from cortext_tune.workers import Outcome, RayTasks, WorkerOptions, WorkerProcesses
+from cortext_tune.workers import Outcome, RayTasks, WorkerProcesses, WorkerSettings
 
 LONG = (
     "num_training_batches=32",  # of which most are left after the first validation
@@ -263,10 +263,10 @@ def test_several_tasks_share_a_gpu(monkeypatch):
         "Cluster",
         lambda *given: asked.append(given) or SimpleNamespace(ray=ray, leave=lambda: None),
     )
-    WorkerOptions(jobs=8, ray="head:6379", gpus_per_worker=0.25).open().close()
+    WorkerSettings(jobs=8, ray="head:6379", gpus_per_worker=0.25).open().close()
     assert asked == [("head:6379", 8, 0.25), {"num_cpus": 1, "num_gpus": 0.25, "max_retries": 0}]
     with pytest.raises(ConfigError, match="shared out to workers only by Ray"):
-        WorkerOptions(jobs=8, gpus_per_worker=0.25).open()
+        WorkerSettings(jobs=8, gpus_per_worker=0.25).open()
 
 
 def test_a_search_for_decoder_options_starts_without_torch():

@@ -22,11 +22,11 @@ from cortext.models import MODELS
 from cortext.training.config import RECIPES, TASKS, TrainConfig
 from cortext.training.loss import LOSSES
 from cortext_data.simulate.config import PRESETS, SimulatorConfig
-from cortext_live.brand.parameters import NodeParameters
+from cortext_live.brand.parameters import NodeConfig
 from cortext_live.core.pipeline import PipelineOptions
-from cortext_live.lm_server.published_params import PublishedParams
+from cortext_live.lm_server.published_options import PublishedOptions
 from cortext_lm.ensemble import EnsembleOptions
-from cortext_speechllm.config import SpeechConfig, Stage
+from cortext_speechllm.config import SpeechConfig, StageConfig
 from reference_pages.markdown import code, front, table
 
 PAGE = "reference/configuration.md"
@@ -37,7 +37,7 @@ FAR = 2**62
 """Further out than any bound."""
 PHRASES = (
     (r"\bit must be |\b(is|are) needed|\ba (whole )?number of (milliseconds )?|finite and ", ""),
-    (r" and finite| and at most 1e\+30", ""),
+    (r" and finite| and at most 1e\+30| and (at most|below) 9223372036854775\d{3}", ""),
     (r"from 0 to 1e\+30", "at least 0"),
     (r"a positive number", "above 0"),
     (r"(\d+) or more\b", r"at least \1"),
@@ -88,7 +88,10 @@ PARTS: dict[str, tuple[str, list[Section]]] = {
         [
             Section("speech", "", SpeechConfig, "speech."),
             Section(
-                "stages", "Each entry of the list `stages` has these keys.", Stage, "stages[]."
+                "stages",
+                "Each entry of the list `stages` has these keys.",
+                StageConfig,
+                "stages[].",
             ),
         ],
     ),
@@ -125,14 +128,14 @@ PARTS: dict[str, tuple[str, list[Section]]] = {
                 "BRAND node parameters",
                 "Keys under `parameters` of the node in the supergraph; [BRAND"
                 " node](../guides/brand.md) shows one.",
-                NodeParameters,
+                NodeConfig,
             ),
             Section(
                 "Language-model server parameters",
                 "Parameters that a client of [`cortext lm-server`](commands/lm-server.md) may set,"
                 " by their published names; [the server's guide](../guides/lm-server.md) shows the"
                 " messages.",
-                PublishedParams,
+                PublishedOptions,
             ),
         ],
     ),

@@ -10,6 +10,10 @@ class Fields(griffe.Extension):
 
     def on_class(self, *, cls: Any, **_: Any) -> None:
         """Add a table of fields to a class. Called by griffe."""
+        for member in cls.members.values():
+            annotation = member.annotation if member.is_attribute else None
+            if getattr(annotation, "canonical_path", "") == "typing.Annotated":
+                member.annotation = annotation.slice.elements[0]  # the type, without its bounds
         fields = {
             name: member
             for name, member in cls.members.items()

@@ -23,11 +23,11 @@ from cortext.cli.console import (
 )
 from cortext.cli.decode_logits import (
     MadeUpSentence,
-    SavedLogitsOptions,
+    SavedLogitsSettings,
     decode_made_up,
     decode_saved_logits,
 )
-from cortext.cli.options import PromptedModelOptions, searching
+from cortext.cli.options import PromptedModelSettings, searching
 from cortext.errors import DecodingError
 from cortext.evaluation.settings import SearchSettings
 from cortext.plugins import load_plugins
@@ -64,14 +64,14 @@ def decode(
         Path | None, typer.Option(help="Directory of session files, or a packed one.")
     ] = None,
     split: Annotated[str, typer.Option(help="train, val or test.")] = "test",
-    saved: SavedLogitsOptions,
+    saved: SavedLogitsSettings,
     made_up: MadeUpSentence,
     out: Annotated[
         Path | None,
         typer.Option(help="CSV file to write; a name ending in .txt gets one sentence a line."),
     ] = None,
     search: SearchSettings,
-    large: PromptedModelOptions,
+    large: PromptedModelSettings,
     skip_bad: bool = SKIP_BAD,
     device: str = DEVICE,
     plugin: list[Path] = PLUGINS,

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class SavedLogitsOptions:
+class SavedLogitsSettings:
     """Logits in a file, which `cortext decode` reads instead of running a model."""
 
     logits: Annotated[
@@ -61,7 +61,7 @@ class MadeUpSentence:
 
 
 def decode_saved_logits(
-    saved: SavedLogitsOptions, out: Path, search: SearchSettings, as_json: bool
+    saved: SavedLogitsSettings, out: Path, search: SearchSettings, as_json: bool
 ) -> None:
     """Decode logits in a file, or those of an evaluation directory, and print the result."""
     decoder, chosen = _decoder(search)
@@ -93,7 +93,7 @@ def _notes(decoder: Decoder, lists: Mapping[Any, NBest], doubts: Sequence[str] =
 
 
 def _decode_file(
-    saved: SavedLogitsOptions,
+    saved: SavedLogitsSettings,
     order: str,
     decoder: Decoder,
     out: Path,
@@ -144,7 +144,7 @@ def _listed(found: Mapping[Any, NBest], out: Path) -> dict[str, Any]:
 
 
 def _decode_evaluation(
-    saved: SavedLogitsOptions,
+    saved: SavedLogitsSettings,
     decoder: Decoder,
     chosen: ChosenOptions,
     out: Path,

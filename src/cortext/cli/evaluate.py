@@ -23,7 +23,7 @@ from cortext.cli.console import (
     print_table,
     progress_bar,
 )
-from cortext.cli.options import Data, Participant, PromptedModelOptions, Run, searching
+from cortext.cli.options import Data, Participant, PromptedModelSettings, Run, searching
 from cortext.describe import percent
 from cortext.entry_points import load
 from cortext.errors import ConfigError
@@ -65,7 +65,7 @@ def evaluate(
             "--fit", help="Fit decoder options to this split first, and keep them in the run."
         ),
     ] = False,
-    large: PromptedModelOptions,
+    large: PromptedModelSettings,
     online: Annotated[
         str | None,
         typer.Option(

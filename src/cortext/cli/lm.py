@@ -46,7 +46,7 @@ class ManyNumbers(TyperCommand):
 
 
 @dataclass(frozen=True)
-class WordOptions:
+class WordSettings:
     """Tokens and language of a language model, and the pronunciations of its words."""
 
     data: Annotated[
@@ -99,7 +99,7 @@ class WordOptions:
 def build(
     texts: Annotated[list[Path], typer.Argument(help="Files of text, plain, .gz, .bz2 or .xz.")],
     out: Annotated[Path, typer.Option(help="Language-model directory to write.")],
-    words: WordOptions,
+    words: WordSettings,
     order: Annotated[int, typer.Option(help="Longest n-gram, 1 to 6.")] = 5,
     vocab: Annotated[
         str | None,
@@ -180,7 +180,7 @@ def build(
     _warn_of_words_left_out(facts)
 
 
-def _conventions(words: WordOptions) -> tuple[Inventory | None, Language]:
+def _conventions(words: WordSettings) -> tuple[Inventory | None, Language]:
     """Return tokens and language: those of data, or those named, with None for unnamed tokens."""
     from cortext.data import open_dataset, open_packed
     from cortext.data.packed_index import is_packed

@@ -136,7 +136,7 @@ def _metadata(hint: Any) -> tuple[Any, ...]:
 
 
 @dataclass(frozen=True)
-class LargeModelOptions:
+class LargeModelSettings:
     """A large language model, as the command line names it.
 
     Raises:
@@ -175,7 +175,7 @@ class LargeModelOptions:
 
 
 @dataclass(frozen=True)
-class PromptedModelOptions(LargeModelOptions):
+class PromptedModelSettings(LargeModelSettings):
     """A large language model and the text that it reads first."""
 
     context: Annotated[
@@ -218,7 +218,7 @@ def check_ray(
 
 
 def searching(
-    search: SearchSettings, lm: Path | None, large: PromptedModelOptions
+    search: SearchSettings, lm: Path | None, large: PromptedModelSettings
 ) -> SearchSettings:
     """Return the search with its language models, where their options agree."""
     check_ray(search.ray, search.gpus_per_worker, search.threads, large.llm_device)

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class JobOptions:
-    """Options of a training job: where it runs, in which precision, and what it traces."""
+class JobSettings:
+    """Settings of a training job: where it runs, in which precision, and what it traces."""
 
     device: Annotated[str, Setting(help="Where the model trains: cpu, cuda, cuda:N or tpu.")] = (
         "cpu"
@@ -110,7 +110,7 @@ def train(
         bool,
         typer.Option("--no-check", help="Do not check a model or loss of one's own first."),
     ] = False,
-    job: JobOptions,
+    job: JobSettings,
     plugins: list[Path] = PLUGINS,
     overrides: list[str] = OVERRIDES,
     as_json: bool = JSON,
@@ -177,7 +177,7 @@ def pretrain(
         bool, typer.Option("--resume", help="Continue a run that was stopped.")
     ] = False,
     skip_bad: bool = SKIP_BAD,
-    job: JobOptions,
+    job: JobSettings,
     plugins: list[Path] = PLUGINS,
     overrides: list[str] = OVERRIDES,
     as_json: bool = JSON,

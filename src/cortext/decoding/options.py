@@ -11,10 +11,11 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from numbers import Real
-from typing import Any
+from typing import Annotated, Any
 
 from cortext.arguments import check_type
 from cortext.errors import DecodingError, nearest
+from cortext.settings import FROM_0_TO_1, Setting, settings_of
 from cortext.text.inventory import Inventory
 
 LARGEST = 1e6
@@ -27,24 +28,11 @@ FORMS = ("interpolate", "add")
 VARIANTS = ("plain", "written")
 
 
-def number(default: float, low: float = -LARGEST, high: float = LARGEST) -> Any:
-    """Return a dataclass field for a number with its lowest and highest value.
-
-    Args:
-        default: Default value; with an int the field takes whole numbers only.
-        low: Lowest value.
-        high: Highest value.
-    """
-    return field(default=default, metadata={"bounds": (low, high)})
-
-
-def bounds_of(options: type) -> dict[str, tuple[float, float]]:
-    """Return the lowest and highest value of each field of a dataclass made with `number`."""
-    return {
-        option.name: option.metadata["bounds"]
-        for option in fields(options)
-        if "bounds" in option.metadata
-    }
+_SCORE = Setting(minimum=-LARGEST, maximum=LARGEST)
+_FACTOR = Setting(minimum=0, maximum=1e3)
+_BEAM = Setting(minimum=0, maximum=1e9)
+_HISTORY = Setting(minimum=0, maximum=1e3)
+_COUNT = Setting(minimum=1, maximum=1e9)
 
 
 @dataclass(frozen=True)
@@ -65,35 +53,35 @@ class LLMOptions:
     """
     form: str = "interpolate"
     """Combination of the two language models: `interpolate` or `add`, see above."""
-    weight: float = number(0.5, 0, 1e3)
+    weight: Annotated[float, _FACTOR] = 0.5
     """Weight of the large model; at most 1 where it is interpolated."""
-    token_penalty: float = number(0.0, -1e3, 1e3)
+    token_penalty: Annotated[float, Setting(minimum=-1e3, maximum=1e3)] = 0.0
     """Subtracted from the large model's log-probability for every token."""
     variants: str = "plain"
     """`plain`: sentences as they are.
 
     `written`: as they could be written, with a capital and a stop, added up.
     """
-    augment: int = number(0, 0, 200)
+    augment: Annotated[int, Setting(minimum=0, maximum=200)] = 0
     """Number of the best sentences of a list that exchange words, two at a time, for more
     hypotheses.
     """
-    augment_penalty: float = number(0.01, 0, 1e3)
+    augment_penalty: Annotated[float, _FACTOR] = 0.01
     """Fraction of its scores that a hypothesis made by exchanging words loses."""
-    every_frames: int = number(5, 1, 1e6)
+    every_frames: Annotated[int, Setting(minimum=1, maximum=1e6)] = 5
     """Frames of 80 ms between two queries of the model in fusion."""
-    budget_ms: float = number(0.0, 0, 1e6)
+    budget_ms: Annotated[float, Setting(minimum=0, maximum=1e6)] = 0.0
     """Time that the search waits for the large model at each query.
 
     0: as long as it takes, live 40 ms.
     """
-    most_hypotheses: int = number(32, 1, 1e6)
+    most_hypotheses: Annotated[int, Setting(minimum=1, maximum=1e6)] = 32
     """Number of the best live hypotheses that a query asks for."""
-    history_words: int = number(8, 0, 1e3)
+    history_words: Annotated[int, _HISTORY] = 8
     """Words of history that keep hypotheses apart in fusion, so that the large model can tell
     them apart.
     """
-    cache_mb: float = number(512.0, 1, 1e6)
+    cache_mb: Annotated[float, Setting(minimum=1, maximum=1e6)] = 512.0
     """Bound on the memory of the large model's cache for the hypotheses of one utterance."""
 
     def __post_init__(self) -> None:
@@ -104,20 +92,7 @@ class LLMOptions:
                     f"llm.{name} is {getattr(self, name)!r};"
                     f" {nearest(str(getattr(self, name)), known)}"
                 )
-        for name, (low, high) in bounds_of(LLMOptions).items():
-            value = getattr(self, name)
-            is_count = isinstance(getattr(LLMOptions, name), int)
-            if (
-                not isinstance(value, int | float)
-                or isinstance(value, bool)
-                or not low <= value <= high
-            ):
-                raise DecodingError(
-                    f"llm.{name} is {value!r}; it must be at least {low:g} and at most {high:g}"
-                )
-            if is_count and int(value) != value:
-                raise DecodingError(f"llm.{name} is {value!r}; a whole number is needed")
-            object.__setattr__(self, name, int(value) if is_count else float(value))
+        check_numbers(self, "llm.")
         if self.form == "interpolate" and self.weight > 1:
             raise DecodingError(
                 f"llm.weight is {self.weight:g}; interpolation needs at most 1",
@@ -166,13 +141,13 @@ class DecoderOptions:
     and `sil_cost` weigh.
     """
 
-    acoustic_scale: float = number(0.8, 1e-3, 1e3)
+    acoustic_scale: Annotated[float, Setting(minimum=1e-3, maximum=1e3)] = 0.8
     """Factor on the acoustic log-probability; above 0."""
-    lm_weight: float = number(1.0, 0, 1e3)
+    lm_weight: Annotated[float, _FACTOR] = 1.0
     """Factor on the n-gram log-probability."""
-    word_score: float = number(-1.0)
+    word_score: Annotated[float, _SCORE] = -1.0
     """Added once per word; positive favours more words."""
-    sil_cost: float = number(10.0)
+    sil_cost: Annotated[float, _SCORE] = 10.0
     """Subtracted for every word that follows another without a SIL token.
 
     The default suits networks whose labels close every word with SIL. Zero makes silence free and
@@ -180,9 +155,9 @@ class DecoderOptions:
     """
     sil_required: bool = False
     """True if words must be set off from each other by SIL."""
-    unk_score: float = number(-10.0)
+    unk_score: Annotated[float, _SCORE] = -10.0
     """Natural-log score added to the n-gram's for a word that the n-gram does not know."""
-    blank_penalty: float = number(32.0, 1, 1e6)
+    blank_penalty: Annotated[float, Setting(minimum=1, maximum=1e6)] = 32.0
     """Penalty on the blank in every frame, at least 1.
 
     Its logarithm is subtracted from the blank's log-probability. CTC models are too sure of the
@@ -196,35 +171,35 @@ class DecoderOptions:
     frame; for a token not named it is 0. The decoder checks the symbols: they are those of its
     inventory.
     """
-    prior_weight: float = number(1.0, 0, 1e3)
+    prior_weight: Annotated[float, _FACTOR] = 1.0
     """Factor on the logarithm of the label priors."""
-    blank_skip: float = number(1.0, 0, 1e6)
+    blank_skip: Annotated[float, Setting(minimum=0, maximum=1e6)] = 1.0
     """Blank probability from which on a frame is passed over (1 passes over none)."""
-    beam: float = number(15.0, 0, 1e9)
+    beam: Annotated[float, _BEAM] = 15.0
     """Hypotheses worse than the best by more than this (scaled score) are dropped."""
-    word_beam: float = number(0.7, 0, 1)
+    word_beam: Annotated[float, FROM_0_TO_1] = 0.7
     """Share of `beam` outside which words that have just ended are dropped.
 
     They have the n-gram's exact score, where unfinished ones have a guess.
     """
-    max_active: int = number(500, 1, 1e9)
+    max_active: Annotated[int, _COUNT] = 500
     """Most hypotheses that live after a frame."""
-    min_active: int = number(10, 1, 1e9)
+    min_active: Annotated[int, _COUNT] = 10
     """Fewest hypotheses that live after a frame, where that many exist, whatever the beam."""
-    lattice_beam: float = number(8.0, 0, 1e9)
+    lattice_beam: Annotated[float, _BEAM] = 8.0
     """Alternatives worse than the best by more than this times acoustic_scale are not kept for
     the n-best list.
     """
-    max_arcs: int = number(100_000, 1, 1e9)
+    max_arcs: Annotated[int, _COUNT] = 100_000
     """Upper bound on the alternatives kept for one sentence."""
-    nbest: int = number(10, 1, 1e9)
+    nbest: Annotated[int, _COUNT] = 10
     """Length of the list of sentences returned."""
     recombine: str = "logadd"
     """Rule that joins paths which read the same.
 
     `logadd` (sum of probabilities) or `max` (the best path).
     """
-    history_words: int = number(0, 0, 1e3)
+    history_words: Annotated[int, _HISTORY] = 0
     """Words of history that keep hypotheses apart beyond what the n-gram needs (the reference
     keeps all).
     """
@@ -238,17 +213,7 @@ class DecoderOptions:
             raise DecodingError(f"recombine is {self.recombine!r}; use 'logadd' or 'max'")
         if not isinstance(self.sil_required, bool):
             raise DecodingError(f"sil_required is {self.sil_required!r}; true or false is needed")
-        for name, (low, high) in bounds_of(DecoderOptions).items():
-            value = getattr(self, name)
-            is_count = isinstance(getattr(DecoderOptions, name), int)
-            if not is_finite(value) or (is_count and int(value) != value):
-                kind = "int" if is_count else "float"
-                raise DecodingError(f"{name} is {value!r}; a finite {kind} is needed")
-            object.__setattr__(self, name, int(value) if is_count else float(value))
-            if not low <= value <= high:
-                raise DecodingError(
-                    f"{name} is {value}; it must be at least {low:g} and at most {high:g}"
-                )
+        check_numbers(self)
 
     def require_tokens(self, inventory: Inventory) -> None:
         """Raise DecodingError for a label prior of a token that the inventory lacks."""
@@ -298,6 +263,26 @@ class DecoderOptions:
             self,
             **{**changes, "llm": self.llm.changed(llm)} if isinstance(llm, Mapping) else changes,
         )
+
+
+def check_numbers(options: object, prefix: str = "") -> None:
+    """Check the numbers of options, a dataclass, and make each an int or a float like its default.
+
+    Args:
+        options: The options.
+        prefix: The dotted path of their section, for messages.
+
+    Raises:
+        DecodingError: For the first that is no number, not whole or out of the bounds of its field.
+    """
+    cls: Any = type(options)
+    for name, setting in settings_of(cls).items():
+        value = getattr(options, name)
+        kind = type(getattr(cls, name))
+        if not is_finite(value) or (kind is int and int(value) != value):
+            raise DecodingError(f"{prefix}{name} is {value!r}; a finite {kind.__name__} is needed")
+        setting.check(prefix + name, value, DecodingError)
+        object.__setattr__(options, name, kind(value))
 
 
 def is_finite(value: object) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, Unpack
 
 import numpy as np
 import torch
@@ -35,7 +35,7 @@ from cortext.evaluation.scores import (
     split_by_seen,
     words_per_minute,
 )
-from cortext.evaluation.settings import LargeModelFiles, Options, SearchSettings
+from cortext.evaluation.settings import SearchKeywords, SearchSettings
 from cortext.evaluation.submission import write_nbest, write_predictions
 from cortext.evaluation.vocabularies import write_vocabularies
 from cortext.evaluation.word_search import stage
@@ -70,19 +70,14 @@ def evaluate(
     lm: str | Path | None,
     out: str | Path,
     *,
-    options: Options = None,
     fit: bool = False,
     device: str = "cpu",
     skip_bad: bool = False,
     description: str | Path | None = None,
-    threads: int | None = 1,
-    ray: str | None = None,
-    gpus_per_worker: float = 0.0,
-    llm: LargeModelFiles | str | Path | None = None,
-    context: str = "",
     progress: Progress | None = None,
     seed: int = 0,
     participant: str | None = None,
+    **search: Unpack[SearchKeywords],
 ) -> Metrics:
     """Decode a split and write the evaluation directory `out`.
 
@@ -97,24 +92,15 @@ def evaluate(
         lm: Language-model directory; None measures PER only and writes neither predictions nor
             n-best lists.
         out: Evaluation directory to write.
-        options: Decoder options: None for those fitted to the run with this language model, else
-            the defaults; see `cortext.evaluation.decoder_options.choose_options` for what else.
         fit: Fit options to these trials first, and keep them in the run; a minute at most.
         device: Where the model runs: `cpu`, `cuda` or `cuda:N`.
         skip_bad: Leave bad trials out and report them.
         description: The release's table of blocks, for post-implant days and corpora.
-        threads: Threads of the search; None for one a core.
-        ray: Address of a Ray cluster, or `local`, whose tasks then do the search; every machine
-            must see the language model under the same path.
-        gpus_per_worker: Share of a GPU for each of those tasks, for a large model; 0.25 lets four
-            share one.
-        llm: Large language model that ranks the sentences, or takes part in the search, as
-            `options.llm` says: its directory or name at Hugging Face, or `LargeModelFiles`.
-        context: Text before the sentences, for the large model.
         progress: Called with steps done and in all.
         seed: Seed of the bootstrap intervals.
         participant: Whose model, in a run of several participants; None for the one whose
             recordings these are.
+        **search: Settings of the search, see `cortext.evaluation.settings.SearchKeywords`.
 
     Returns:
         What metrics.json holds.
@@ -124,23 +110,15 @@ def evaluate(
             or an `out` that holds something else.
     """
     seed = as_count(seed, "seed")
+    settings = SearchSettings.of(lm, search)
     with evaluation_directory(out) as write:
         run = run_for(as_path(run, "run"), data, participant)
         config = config_of(run)
-        search = SearchSettings(
-            lm=lm,
-            options=options,
-            threads=threads,
-            ray=ray,
-            gpus_per_worker=gpus_per_worker,
-            llm=LargeModelFiles.of(llm),
-            context=context,
-        )
         found = recognise(
             run,
             data,
             split,
-            search,
+            settings,
             fit=fit,
             device=device,
             skip_bad=skip_bad,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
 from cortext.arguments import as_count, as_number, as_path, check_text, check_type
 from cortext.entry_points import load
@@ -87,12 +87,32 @@ def _loaded(files: LargeModelFiles) -> LargeModel:
     return reader
 
 
+class SearchKeywords(TypedDict, total=False):
+    """Keywords of a word search, which `evaluate` and `decode` take in a Python program."""
+
+    options: Options
+    """Decoder options: None for those fitted to the run with this language model, else the
+    defaults; see `cortext.evaluation.decoder_options.choose_options` for what else.
+    """
+    threads: int | None
+    """Threads of the search, by default 1; None for one a core."""
+    ray: str | None
+    """Address of a Ray cluster, or `local`, whose tasks then do the search; every machine must see
+    the language model under the same path.
+    """
+    gpus_per_worker: float
+    """Share of a GPU for each of those tasks, for a large model; 0.25 lets four share one."""
+    llm: LargeModelFiles | str | Path | None
+    """Large language model that ranks the sentences, or takes part in the search, as `options.llm`
+    says: its directory or name at Hugging Face, or `LargeModelFiles`.
+    """
+    context: str
+    """Text before the sentences, for the large model."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class SearchSettings:
-    """Settings of a word search, as `evaluate` and `decode` hand them on.
-
-    Both spell these fields out as keywords of their own, so that `help()` and editors show them; a
-    test holds that names and defaults agree (but `threads`: one in a Python program).
+    """Settings of a word search, as the command line gives them.
 
     Attributes:
         lm: Language-model directory; None for no search.
@@ -120,3 +140,9 @@ class SearchSettings:
         check_text(self.context, "context")
         check_type(self.ray, (str, type(None)), "ray", "an address or None")
         as_number(self.gpus_per_worker, "gpus_per_worker", 0)
+
+    @classmethod
+    def of(cls, lm: str | Path | None, keywords: SearchKeywords) -> SearchSettings:
+        """Return the settings that a Python program gives: one thread, unless it asks for more."""
+        given: dict[str, Any] = {"threads": 1, **keywords}
+        return cls(lm=lm, **given | {"llm": LargeModelFiles.of(given.get("llm"))})

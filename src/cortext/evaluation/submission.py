@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Unpack
 
 from cortext.arguments import as_path
 from cortext.data.checks import Problem
@@ -11,7 +12,7 @@ from cortext.decoding.nbest import hypothesis_json
 from cortext.errors import DataError, DecodingError
 from cortext.evaluation.recognise import Data, Results, in_order, recognise
 from cortext.evaluation.scores import TrialResult
-from cortext.evaluation.settings import LargeModelFiles, Options, SearchSettings
+from cortext.evaluation.settings import SearchKeywords, SearchSettings
 from cortext.files import atomic_stream, check_writable, disk_errors
 from cortext.processes import Progress
 from cortext.tables import LINES, json_text, sentence_table
@@ -46,15 +47,10 @@ def decode(
     lm: str | Path,
     out: str | Path,
     *,
-    options: Options = None,
     device: str = "cpu",
     skip_bad: bool = False,
-    threads: int | None = 1,
-    ray: str | None = None,
-    gpus_per_worker: float = 0.0,
-    llm: LargeModelFiles | str | Path | None = None,
-    context: str = "",
     progress: Progress | None = None,
+    **search: Unpack[SearchKeywords],
 ) -> Predictions:
     """Write the sentences of a split to the file `out` and return them, one per row.
 
@@ -69,15 +65,10 @@ def decode(
         split: `train`, `val` or `test`.
         lm: Language-model directory; it is needed here.
         out: CSV file to write, or text file (`.txt`).
-        options: Decoder options; see `evaluate`, as for the arguments below.
         device: Where the model runs: `cpu`, `cuda` or `cuda:N`.
         skip_bad: Leave bad trials out.
-        threads: Threads of the search; None for one a core.
-        ray: Address of a Ray cluster that does the search, or `local`.
-        gpus_per_worker: Share of a GPU for each of the cluster's tasks.
-        llm: Large language model that ranks the sentences or takes part in the search.
-        context: Text before the sentences, for the large model.
         progress: Called with steps done and in all.
+        **search: Settings of the search, see `cortext.evaluation.settings.SearchKeywords`.
 
     Raises:
         CortextError: As `evaluate`.
@@ -89,23 +80,9 @@ def decode(
         )
     out = as_path(out, "out")
     check_predictions_file(out)
-    search = SearchSettings(
-        lm=lm,
-        options=options,
-        threads=threads,
-        ray=ray,
-        gpus_per_worker=gpus_per_worker,
-        llm=LargeModelFiles.of(llm),
-        context=context,
-    )
+    settings = SearchSettings.of(lm, search)
     found = recognise(
-        run,
-        data,
-        split,
-        search,
-        device=device,
-        skip_bad=skip_bad,
-        progress=progress,
+        run, data, split, settings, device=device, skip_bad=skip_bad, progress=progress
     )
     return write_predictions(out, found)
 

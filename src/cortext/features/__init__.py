@@ -2,7 +2,7 @@
 
 from cortext.data.rebin import rebin
 from cortext.features.augment import (
-    Augmentation,
+    AugmentationConfig,
     Augmenter,
     augment,
     augmentation_configs,
@@ -14,7 +14,7 @@ from cortext.features.augmentations import ChannelDropoutConfig, GainConfig, Tim
 from cortext.features.smooth import gaussian_kernel, smooth
 
 __all__ = [
-    "Augmentation",
+    "AugmentationConfig",
     "Augmenter",
     "ChannelDropoutConfig",
     "GainConfig",

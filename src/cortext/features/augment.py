@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Annotated, Any, ClassVar, Protocol
 
 import numpy as np
 import torch
@@ -23,6 +23,7 @@ from cortext.features.smooth import check_batch, check_kernel, gaussian_kernel, 
 from cortext.memory import to_device
 from cortext.plugins import build
 from cortext.registry import Registry
+from cortext.settings import Setting
 
 
 class Augmenter(Protocol):
@@ -51,7 +52,7 @@ class Augmenter(Protocol):
 
 MOST_TAPS = 32
 """Most taps of a smoothing that one kernel computes together with the augmentation."""
-_MOST = 1e30  # noise of this size still is a finite float32
+_NOISE = Setting(minimum=0, maximum=1e30)  # the largest still is a finite float32
 
 AUGMENTATIONS = Registry("augmentation")
 register_augmentation = AUGMENTATIONS.register
@@ -83,20 +84,20 @@ def follows_smoothing(augmentation: Augmenter) -> bool:
 
 
 @dataclass
-class Augmentation:
+class AugmentationConfig:
     """Section `dataset.data_transforms`: the release's augmentation, and smoothing."""
 
-    white_noise_std: float = 1.0
+    white_noise_std: Annotated[float, _NOISE] = 1.0
     """Standard deviation of the noise added to every bin of every feature."""
-    constant_offset_std: float = 0.2
+    constant_offset_std: Annotated[float, _NOISE] = 0.2
     """Standard deviation of the offset added to a feature throughout a trial."""
-    random_walk_std: float = 0.0
+    random_walk_std: Annotated[float, _NOISE] = 0.0
     """Standard deviation of the steps of a random walk added to the features."""
     random_walk_axis: int = -1
     """Axis of [B, T, C] along which the walk runs: -1 (features, as in the release) or 1 (time)."""
-    static_gain_std: float = 0.0
+    static_gain_std: Annotated[float, _NOISE] = 0.0
     """Standard deviation of the noise on the identity matrix that mixes a trial's features."""
-    random_cut: int = 3
+    random_cut: Annotated[int, _NOISE] = 3
     """Upper bound of the bins cut from the start, which are 0 to `random_cut - 1`; 0 cuts none.
 
     The number is the same for the whole batch.
@@ -114,19 +115,7 @@ class Augmentation:
         return max(0, self.random_cut - 1)
 
     def __post_init__(self) -> None:
-        check_fields(self)
-        for name in (
-            "white_noise_std",
-            "constant_offset_std",
-            "random_walk_std",
-            "static_gain_std",
-            "random_cut",
-        ):
-            if not 0 <= getattr(self, name) <= _MOST:
-                raise ConfigError(
-                    f"data_transforms.{name} is {getattr(self, name)}; it must be from 0 to"
-                    f" {_MOST:g}"
-                )
+        check_fields(self, "data_transforms.")
         if self.random_walk_axis not in (-3, -2, -1, 0, 1, 2):
             raise ConfigError(
                 f"data_transforms.random_walk_axis is {self.random_walk_axis}; use -1 (features) or"
@@ -139,7 +128,10 @@ class Augmentation:
 
 
 def augment(
-    x_BTC: torch.Tensor, n_bins_B: torch.Tensor, settings: Augmentation, generator: torch.Generator
+    x_BTC: torch.Tensor,
+    n_bins_B: torch.Tensor,
+    settings: AugmentationConfig,
+    generator: torch.Generator,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Add gain, noise, offset and walk to a batch and cut its start; `smooth` comes after.
 
@@ -201,7 +193,7 @@ def _draw(below: int, generator: torch.Generator) -> int:
 def prepare(
     x_BTC: torch.Tensor,
     n_bins_B: torch.Tensor,
-    settings: Augmentation,
+    settings: AugmentationConfig,
     generator: torch.Generator | None = None,
     rows: slice = slice(None),
     extra: Sequence[Augmenter] = (),
@@ -228,7 +220,7 @@ def prepare(
     """
     check_batch(x_BTC)
     check_type(n_bins_B, torch.Tensor, "n_bins", "a tensor [trials]")
-    check_type(settings, Augmentation, "settings", "an Augmentation")
+    check_type(settings, AugmentationConfig, "settings", "an AugmentationConfig")
     later = [augmentation for augmentation in extra if follows_smoothing(augmentation)]
     n_trials = len(x_BTC)
     if generator is not None:
@@ -250,7 +242,7 @@ def prepare(
 def _augment_then_smooth(
     x_BTC: torch.Tensor,
     n_bins_B: torch.Tensor,
-    settings: Augmentation,
+    settings: AugmentationConfig,
     generator: torch.Generator | None,
     rows: slice,
     extra: Sequence[Augmenter],
@@ -273,7 +265,7 @@ def _augment_then_smooth(
     return x_BTC, n_bins_B
 
 
-def _is_simple(settings: Augmentation) -> bool:
+def _is_simple(settings: AugmentationConfig) -> bool:
     """Tell whether one kernel can augment and smooth; it is compiled for the number of taps."""
     if settings.static_gain_std > 0 or settings.random_walk_std > 0 or not settings.smooth_data:
         return False
@@ -285,7 +277,7 @@ def _augment_and_smooth(
     in_one_kernel: Callable[..., torch.Tensor],
     x_BTC: torch.Tensor,
     n_bins_B: torch.Tensor,
-    settings: Augmentation,
+    settings: AugmentationConfig,
     generator: torch.Generator,
     rows: slice,
     clear_padding: bool,

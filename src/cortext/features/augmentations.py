@@ -7,7 +7,7 @@ features, E electrodes, M masks, P patches.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 
@@ -15,6 +15,7 @@ from cortext.config import check_fields
 from cortext.errors import ConfigError
 from cortext.features.augment import register_augmentation
 from cortext.memory import to_device
+from cortext.settings import AT_LEAST_1, FROM_0_TO_1, Setting
 
 MOST_MASKS = 100
 """Most time masks of a trial; each takes a byte for each bin of a batch."""
@@ -28,9 +29,9 @@ class ChannelDropoutConfig:
 
     kind: Literal["channel_dropout"] = "channel_dropout"
     """Name of the augmentation."""
-    probability: float = 0.1
+    probability: Annotated[float, Setting(above=0, below=1)] = 0.1
     """Probability that an electrode is silent in a trial."""
-    features_per_electrode: int = 1
+    features_per_electrode: Annotated[int, AT_LEAST_1] = 1
     """Number of features of an electrode, which are dropped together.
 
     2 for threshold crossings of all electrodes followed by spike-band power of all. With 1 every
@@ -38,14 +39,7 @@ class ChannelDropoutConfig:
     """
 
     def __post_init__(self) -> None:
-        check_fields(self)
-        if not 0 < self.probability < 1:
-            raise ConfigError(
-                f"channel_dropout has probability {self.probability}; it must be in (0, 1)"
-            )
-        if self.features_per_electrode < 1:
-            found = f"channel_dropout has features_per_electrode {self.features_per_electrode}"
-            raise ConfigError(f"{found}; it must be at least 1")
+        check_fields(self, "channel_dropout.")
 
 
 @register_augmentation("channel_dropout")
@@ -92,16 +86,13 @@ class GainConfig:
 
     kind: Literal["gain"] = "gain"
     """Name of the augmentation."""
-    trial_std: float = 0.05
+    trial_std: Annotated[float, FROM_0_TO_1] = 0.05
     """Standard deviation of the trial's factor around 1."""
-    feature_std: float = 0.1
+    feature_std: Annotated[float, FROM_0_TO_1] = 0.1
     """Standard deviation of a feature's factor around its trial's factor."""
 
     def __post_init__(self) -> None:
-        check_fields(self)
-        for name in ("trial_std", "feature_std"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ConfigError(f"gain has {name} {getattr(self, name)}; it must be in [0, 1]")
+        check_fields(self, "gain.")
 
 
 @register_augmentation("gain")
@@ -136,13 +127,13 @@ class TimeMaskConfig:
 
     kind: Literal["time_mask"] = "time_mask"
     """Name of the augmentation."""
-    n_masks: int = 2
+    n_masks: Annotated[int, Setting(minimum=1, maximum=MOST_MASKS)] = 2
     """Masks per trial; they may overlap."""
-    max_share: float = 0.1
+    max_share: Annotated[float, Setting(above=0, maximum=1)] = 0.1
     """Longest mask as a share of the trial's bins; lengths from 0 up to it are equally likely."""
     max_bins: int | None = None
     """Longest mask in bins; null for no limit beside `max_share`."""
-    patch_bins: int = 1
+    patch_bins: Annotated[int, Setting(minimum=1, maximum=MOST_BINS)] = 1
     """Bins of a patch. Masks begin and end where patches do.
 
     With a model whose patches do not overlap, take its `patch_size`: a patch is then hidden as a
@@ -152,20 +143,10 @@ class TimeMaskConfig:
     """Mask smoothed features. Before smoothing, the edges of a mask fill with bins beside it."""
 
     def __post_init__(self) -> None:
-        check_fields(self)
-        if not 1 <= self.patch_bins <= MOST_BINS:
-            what = f"time_mask has patch_bins {self.patch_bins}"
-            raise ConfigError(f"{what}; it must be at least 1 and at most {MOST_BINS}")
-        if (
-            not 1 <= self.n_masks <= MOST_MASKS
-            or not 0 < self.max_share <= 1
-            or (self.max_bins is not None and self.max_bins < self.patch_bins)
-        ):
-            found = (
-                f"n_masks {self.n_masks}, max_share {self.max_share} and max_bins {self.max_bins}"
-            )
-            needed = f"from 1 to {MOST_MASKS}, in (0, 1] and {self.patch_bins} or more (or null)"
-            raise ConfigError(f"time_mask has {found}; {needed} are needed")
+        check_fields(self, "time_mask.")
+        if self.max_bins is not None and self.max_bins < self.patch_bins:
+            found = f"time_mask.max_bins is {self.max_bins}"
+            raise ConfigError(f"{found}; it must be at least {self.patch_bins}, or null")
 
 
 @register_augmentation("time_mask")

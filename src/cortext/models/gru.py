@@ -32,16 +32,25 @@ V tokens.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from torch import nn
 
 from cortext.arguments import as_count
 from cortext.models.heads import Diphones, outputs, read_out_layer
-from cortext.models.inputs import LAYERS, UNITS, DayLayers, InputNetworkConfig, check_settings
+from cortext.models.inputs import (
+    LAYERS,
+    PATCH_SIZE,
+    PATCH_STRIDE,
+    UNITS,
+    DayLayers,
+    InputNetworkConfig,
+    check_settings,
+)
 from cortext.models.layers import gru, initialise
 from cortext.models.registry import Output, register
+from cortext.settings import FROM_0_BELOW_1
 
 
 @dataclass
@@ -50,19 +59,19 @@ class GRUConfig:
 
     kind: Literal["gru"] = "gru"
     """Name of the model."""
-    n_input_features: int | None = None
+    n_input_features: Annotated[int | None, UNITS] = None
     """Neural features per bin; null takes what the data have (after `dataset.feature_subset`)."""
-    n_units: int = 768
+    n_units: Annotated[int, UNITS] = 768
     """Hidden units of a GRU layer."""
-    n_layers: int = 5
+    n_layers: Annotated[int, LAYERS] = 5
     """GRU layers."""
-    rnn_dropout: float = 0.4
+    rnn_dropout: Annotated[float, FROM_0_BELOW_1] = 0.4
     """Dropout between GRU layers."""
     rnn_trainable: bool = True
     """Train the GRU; false trains only the day layers and the output."""
-    patch_size: int = 14
+    patch_size: Annotated[int, PATCH_SIZE] = 14
     """Bins in a patch; 0 gives the GRU single bins."""
-    patch_stride: int = 4
+    patch_stride: Annotated[int, PATCH_STRIDE] = 4
     """Bins from one patch to the next."""
     diphones: bool = False
     """Learn pairs of tokens, whose probabilities are added up to those of the tokens."""
@@ -72,7 +81,7 @@ class GRUConfig:
     """The day layer."""
 
     def __post_init__(self) -> None:
-        check_settings(self, {"n_units": UNITS, "n_layers": LAYERS})
+        check_settings(self)
 
 
 @register("gru")

@@ -8,9 +8,8 @@ B trials, T bins, C features, P patches, I values in a patch.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import nn
@@ -20,6 +19,14 @@ from cortext.config import check_fields
 from cortext.cuda import kernels
 from cortext.errors import ConfigError, wrong_type
 from cortext.models.layers import day_affine, dropout, patches
+from cortext.settings import FROM_0_BELOW_1, Setting
+
+UNITS = Setting(minimum=1, maximum=65_536)
+"""Units of a layer, or its inputs; the published models have at most 7,168."""
+LAYERS = Setting(minimum=1, maximum=100)
+"""Layers of a network; the published models have at most five."""
+PATCH_SIZE = Setting(minimum=0, maximum=1_000)
+PATCH_STRIDE = Setting(minimum=1, maximum=1_000)
 
 
 @dataclass
@@ -30,14 +37,17 @@ class InputNetworkConfig:
     """The day layer: an affine map of each recording day and softsign (as published for the GRU),
     the map alone, or none, so that all days share one model.
     """
-    read_in: int | None = None
+    read_in: Annotated[int | None, UNITS] = None
     """Features that a linear map after the day layer gives to the rest of the model, so that
     participants with different electrodes can share the rest; null for no map.
     """
     input_trainable: bool = True
     """Train the day layers."""
-    input_layer_dropout: float = 0.2
+    input_layer_dropout: Annotated[float, FROM_0_BELOW_1] = 0.2
     """Dropout after the day layer."""
+
+    def __post_init__(self) -> None:
+        check_fields(self, "model.input_network.")
 
 
 class DayLayers(nn.Module):
@@ -139,35 +149,11 @@ def count_patches(config: Any, n_bins: Any) -> Any:
     return n_patches * (n_patches > 0)  # max(n_patches, 0) for an int, an array or a tensor
 
 
-UNITS = 1, 65_536
-"""Fewest and most units of a layer; the published models have at most 7,168."""
-LAYERS = 1, 100
-"""Fewest and most layers; the published models have at most five."""
-_BOUNDS = {"patch_size": (0, 1_000), "patch_stride": (1, 1_000), "n_input_features": (1, 65_536)}
-
-
-def check_settings(config: Any, bounds: Mapping[str, tuple[int, int]]) -> None:
-    """Raise ConfigError if a setting that models share, or one of `bounds`, is out of range."""
-    check_fields(config)
-    for name, (low, high) in (_BOUNDS | dict(bounds)).items():
-        value = getattr(config, name)
-        if value is not None and not low <= value <= high:
-            raise ConfigError(
-                f"model.{name} is {value}; it must be at least {low} and at most {high}"
-            )
+def check_settings(config: Any) -> None:
+    """Check the types and bounds of a model's settings; raise ConfigError."""
+    check_fields(config, "model.")
     middle = getattr(config, "intermediate_layer", None)
     if middle is not None and not 1 <= middle < config.n_layers:
         most = config.n_layers - 1
         needed = f"at least 1 and at most {most}" if most >= 1 else "null for a single layer"
         raise ConfigError(f"model.intermediate_layer is {middle}; it must be {needed}")
-    n_read = config.input_network.read_in
-    if n_read is not None and not UNITS[0] <= n_read <= UNITS[1]:
-        what = f"model.input_network.read_in is {n_read}"
-        raise ConfigError(f"{what}; it must be null, or at least {UNITS[0]} and at most {UNITS[1]}")
-    dropouts = {
-        name: getattr(config, name) for name in ("rnn_dropout", "dropout") if hasattr(config, name)
-    }
-    dropouts["input_network.input_layer_dropout"] = config.input_network.input_layer_dropout
-    for name, value in dropouts.items():
-        if not 0 <= value < 1:
-            raise ConfigError(f"model.{name} is {value}; it must be in [0, 1)")

@@ -40,7 +40,7 @@ frames, L blocks, V tokens.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -51,16 +51,24 @@ from cortext.cuda import kernels
 from cortext.errors import ConfigError
 from cortext.memory import to_device
 from cortext.models.heads import outputs, read_out_layer
-from cortext.models.inputs import LAYERS, UNITS, DayLayers, InputNetworkConfig, check_settings
+from cortext.models.inputs import (
+    LAYERS,
+    PATCH_STRIDE,
+    UNITS,
+    DayLayers,
+    InputNetworkConfig,
+    check_settings,
+)
 from cortext.models.layers import attention, by_distance, dropout
 from cortext.models.recurrence import with_padding, without_padding
 from cortext.models.registry import Output, register
+from cortext.settings import FROM_0_BELOW_1, Setting
 
 MOST_DISTANCE = 199
 """Distance in frames from which on all distances share one number (16 s in T15)."""
 WIDENING = 4
 """Units of a feed-forward network, as a multiple of the hidden units."""
-FRAMES = 1, 100_000
+FRAMES = Setting(minimum=1, maximum=100_000)
 
 State = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 """Keys and values of the latest frames, float [L, B, W, H * E] each, the latest last; and how many
@@ -75,7 +83,7 @@ class EmbeddingConfig(InputNetworkConfig):
     """The day layer: an affine map of each recording day and softsign, the map alone, or none, so
     that all days share one model, as published.
     """
-    input_layer_dropout: float = 0.2
+    input_layer_dropout: Annotated[float, FROM_0_BELOW_1] = 0.2
     """Dropout after the embedding."""
 
 
@@ -85,29 +93,29 @@ class TransformerConfig:
 
     kind: Literal["transformer"] = "transformer"
     """Name of the model."""
-    n_input_features: int | None = None
+    n_input_features: Annotated[int | None, UNITS] = None
     """Neural features per bin; null takes what the data have (after `dataset.feature_subset`)."""
-    n_units: int = 384
+    n_units: Annotated[int, UNITS] = 384
     """Hidden units of a frame."""
-    n_layers: int = 5
+    n_layers: Annotated[int, LAYERS] = 5
     """Blocks of attention and feed-forward network."""
-    n_heads: int = 6
+    n_heads: Annotated[int, UNITS] = 6
     """Heads of an attention."""
-    head_units: int = 64
+    head_units: Annotated[int, UNITS] = 64
     """Units of a head."""
-    dropout: float = 0.35
+    dropout: Annotated[float, FROM_0_BELOW_1] = 0.35
     """Dropout in the blocks: of attention's weights, after GELU, and of what a block adds."""
-    patch_size: int = 4
+    patch_size: Annotated[int, PATCH_STRIDE] = 4
     """Bins in a patch."""
-    patch_stride: int = 4
+    patch_stride: Annotated[int, PATCH_STRIDE] = 4
     """Bins from one patch to the next; patches do not overlap, so it equals `patch_size`."""
     attention: Literal["causal", "chunked", "bidirectional"] = "causal"
     """Frames that a frame sees: itself and the past, its whole chunk and the past, or the whole
     trial. Only a causal model decodes live.
     """
-    chunk_frames: int = 1
+    chunk_frames: Annotated[int, FRAMES] = 1
     """Frames of a chunk, for `attention: chunked`."""
-    context_frames: int = 250
+    context_frames: Annotated[int, FRAMES] = 250
     """Frames before a chunk that are seen in evaluation and live decoding (20 s in T15)."""
     train_context_frames: list[int] = field(default_factory=lambda: [62, 250])
     """Least and most frames before a chunk that are seen in training.
@@ -122,10 +130,7 @@ class TransformerConfig:
     """Block, counted from 1, that the loss reads through the output, too; null for none."""
 
     def __post_init__(self) -> None:
-        bounds = dict.fromkeys(("n_units", "n_heads", "head_units"), UNITS)
-        bounds |= {"n_layers": LAYERS, "patch_size": (1, 1_000)}
-        bounds |= dict.fromkeys(("chunk_frames", "context_frames"), FRAMES)
-        check_settings(self, bounds)
+        check_settings(self)
         if self.patch_stride != self.patch_size:
             what = f"model.patch_stride is {self.patch_stride} and patch_size {self.patch_size}"
             raise ConfigError(f"{what}; a transformer's patches do not overlap: make them equal")
@@ -133,7 +138,8 @@ class TransformerConfig:
             what = f"model.attention is {self.attention!r} with chunk_frames {self.chunk_frames}"
             raise ConfigError(what, fix="chunked needs 2 frames or more, others have 1")
         least_most = self.train_context_frames
-        if len(least_most) != 2 or not FRAMES[0] <= least_most[0] <= least_most[1] <= FRAMES[1]:
+        in_order = len(least_most) == 2 and least_most[0] <= least_most[1]
+        if not in_order or not all(map(FRAMES.accepts, least_most)):
             what = f"model.train_context_frames is {least_most}"
             raise ConfigError(what, fix="give the least and the most frames, such as [62, 250]")
 

@@ -26,16 +26,25 @@ V tokens.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from torch import nn
 
 from cortext.arguments import as_count, check_type
 from cortext.errors import ConfigError
-from cortext.models.inputs import LAYERS, UNITS, DayLayers, InputNetworkConfig, check_settings
+from cortext.models.inputs import (
+    LAYERS,
+    PATCH_SIZE,
+    PATCH_STRIDE,
+    UNITS,
+    DayLayers,
+    InputNetworkConfig,
+    check_settings,
+)
 from cortext.models.layers import gru, initialise, reverse_gradient
 from cortext.models.registry import register
+from cortext.settings import FROM_0_BELOW_1
 
 State = tuple[torch.Tensor, torch.Tensor]
 """Hidden states [L, B, D] of the noise model and of the clean-speech model."""
@@ -47,39 +56,35 @@ class TripleGRUConfig:
 
     kind: Literal["triple_gru"] = "triple_gru"
     """Name of the model."""
-    n_input_features: int | None = None
+    n_input_features: Annotated[int | None, UNITS] = None
     """Neural features per bin; null takes what the data have (after `dataset.feature_subset`)."""
-    noise_units: int = 768
+    noise_units: Annotated[int, UNITS] = 768
     """Hidden units of a layer of the noise model.
 
     If a patch has as many values (7,168 in the published shape), the units are the estimate. For
     any other number, a linear map turns the units into the values of a patch.
     """
-    noise_layers: int = 2
+    noise_layers: Annotated[int, LAYERS] = 2
     """Layers of the noise model."""
-    clean_units: int = 768
+    clean_units: Annotated[int, UNITS] = 768
     """Hidden units of a layer of the clean-speech model."""
-    clean_layers: int = 3
+    clean_layers: Annotated[int, LAYERS] = 3
     """Layers of the clean-speech model."""
-    noisy_units: int = 768
+    noisy_units: Annotated[int, UNITS] = 768
     """Hidden units of a layer of the noisy-speech model."""
-    noisy_layers: int = 2
+    noisy_layers: Annotated[int, LAYERS] = 2
     """Layers of the noisy-speech model."""
-    rnn_dropout: float = 0.4
+    rnn_dropout: Annotated[float, FROM_0_BELOW_1] = 0.4
     """Dropout between the layers of each network."""
-    patch_size: int = 14
+    patch_size: Annotated[int, PATCH_SIZE] = 14
     """Bins in a patch; 0 gives the networks single bins."""
-    patch_stride: int = 4
+    patch_stride: Annotated[int, PATCH_STRIDE] = 4
     """Bins from one patch to the next."""
     input_network: InputNetworkConfig = field(default_factory=InputNetworkConfig)
     """The day layer."""
 
     def __post_init__(self) -> None:
-        networks = ("noise", "clean", "noisy")
-        bounds = {f"{name}_units": UNITS for name in networks} | {
-            f"{name}_layers": LAYERS for name in networks
-        }
-        check_settings(self, bounds)
+        check_settings(self)
         if self.input_network.read_in is not None:
             what = f"model.input_network.read_in is {self.input_network.read_in}"
             raise ConfigError(f"{what}; a triple_gru has no read-in layer", fix="leave it out")

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 
 from cortext.config import check_fields
-from cortext.errors import ConfigError
 from cortext.memory import to_device
+from cortext.settings import AT_LEAST_0, Setting
 from cortext.training.batches import TrainBatch
 from cortext.training.loss import ctc_loss, register_loss
 
@@ -24,13 +24,13 @@ class AdversarialConfig:
 
     kind: Literal["adversarial"] = "adversarial"
     """Name of the loss."""
-    noisy_weight: float = 0.2
+    noisy_weight: Annotated[float, AT_LEAST_0] = 0.2
     """Weight of the adversary's CTC loss."""
-    noise_weight: float = 0.001
+    noise_weight: Annotated[float, AT_LEAST_0] = 0.001
     """Weight of the noise estimate's energy, see `noise_energy`."""
-    reversal_start: float = 0.0
+    reversal_start: Annotated[float, AT_LEAST_0] = 0.0
     """Reversal strength at the first batch."""
-    reversal_end: float = 0.5
+    reversal_end: Annotated[float, AT_LEAST_0] = 0.5
     """Reversal strength at the end of the ramp."""
     reversal_schedule: Literal["linear", "sigmoid"] = "linear"
     """Shape of the ramp from `reversal_start` to `reversal_end`.
@@ -38,20 +38,11 @@ class AdversarialConfig:
     `linear` is a straight line. `sigmoid` is 2 / (1 + exp(-10 p)) - 1, which rises fast and then
     flattens.
     """
-    reversal_ramp: float = 1.0
+    reversal_ramp: Annotated[float, Setting(above=0, maximum=1)] = 1.0
     """Share of the training that the ramp takes."""
 
     def __post_init__(self) -> None:
-        check_fields(self)
-        for name in ("noisy_weight", "noise_weight", "reversal_start", "reversal_end"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise ConfigError(
-                    f"loss.{name} is {getattr(self, name)}; it must be at least 0 and finite"
-                )
-        if not 0 < self.reversal_ramp <= 1:
-            raise ConfigError(
-                f"loss.reversal_ramp is {self.reversal_ramp}; it must be above 0 and at most 1"
-            )
+        check_fields(self, "loss.")
 
     def reversal(self, fraction: float | torch.Tensor) -> float | torch.Tensor:
         """Return the reversal strength when `fraction` of the training is done.

@@ -19,7 +19,7 @@ import torch
 from cortext.cuda import kernels
 from cortext.data.packed import PackedSplit
 from cortext.data.sampler import DayBalancedSampler
-from cortext.features import Augmentation, Augmenter, prepare
+from cortext.features import AugmentationConfig, Augmenter, prepare
 from cortext.memory import to_device
 from cortext.training.memory import ResidentTrials
 
@@ -103,7 +103,7 @@ class Batches:
         self,
         split: PackedSplit,
         layer_of_day: np.ndarray,
-        transforms: Augmentation,
+        transforms: AugmentationConfig,
         device: torch.device,
         n_patches: Callable[[Any], Any],
         resident: ResidentTrials | None = None,

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import itertools
 import logging
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from cortext.arguments import as_path, check_list
 from cortext.config import (
@@ -23,10 +22,11 @@ from cortext.config import (
     with_overrides,
 )
 from cortext.errors import ConfigError, RunError, nearest, shown
-from cortext.features import Augmentation, augmentation_configs
+from cortext.features import AugmentationConfig, augmentation_configs
 from cortext.models import GRUConfig, model_config
 from cortext.models.card import CTC, check_sessions
 from cortext.registry import Registry
+from cortext.settings import ABOVE_0, AT_LEAST_0, AT_LEAST_1, FROM_0_BELOW_1, Setting
 from cortext.training.loss import loss_config
 from cortext.training.release_settings import translate
 
@@ -36,6 +36,8 @@ MOST_TRIALS = 65_536
 """Most trials of a batch; also most pieces of a batch, and most bands of trial length."""
 MOST_SEED = (1 << 63) - 1
 """Largest seed that torch and NumPy both take."""
+_TRIALS = Setting(minimum=1, maximum=MOST_TRIALS)
+_SEED = Setting(minimum=0, maximum=MOST_SEED)
 
 TASKS = Registry("task")
 """The registered tasks, see `cortext.training.task`."""
@@ -47,13 +49,13 @@ register_task = TASKS.register
 class DatasetConfig:
     """Section `dataset`: the trials of a run, and their batches."""
 
-    data_transforms: Augmentation = field(default_factory=Augmentation)
+    data_transforms: AugmentationConfig = field(default_factory=AugmentationConfig)
     """Augmentation and smoothing."""
-    batch_size: int = 64
+    batch_size: Annotated[int, _TRIALS] = 64
     """Trials in a batch."""
-    days_per_batch: int = 4
+    days_per_batch: Annotated[int, _TRIALS] = 4
     """Different recording days in a batch."""
-    seed: int = 1
+    seed: Annotated[int, _SEED] = 1
     """Seed of the assignment of trials to batches."""
     must_include_days: list[int] | None = None
     """Days that every batch has trials of; null for none.
@@ -66,12 +68,12 @@ class DatasetConfig:
     """Trials left out: `{session: {block: [trial, ...]}}`; null for none."""
     sessions: list[str] | None = None
     """Sessions to train on, in the order of the day layers; null for all that the data have."""
-    length_buckets: int = 1
+    length_buckets: Annotated[int, _TRIALS] = 1
     """Number of bands of trial length.
 
     The trials of a batch come from one band, which limits padding. 1 draws as the release does.
     """
-    test_percentage: float = 0.1
+    test_percentage: Annotated[float, Setting(minimum=0, maximum=100)] = 0.1
     """Share of each day's training trials held out for validation.
 
     Only used if the data have no validation split; the release ignores it.
@@ -90,7 +92,7 @@ class DatasetConfig:
     """
 
     def __post_init__(self) -> None:
-        check_fields(self)
+        check_fields(self, "dataset.")
         self.augmentations = augmentation_configs(self.augmentations)
         check_sessions(self.sessions or ())
         for block in (
@@ -101,20 +103,13 @@ class DatasetConfig:
             except (TypeError, ValueError, OverflowError):
                 what = f"dataset.bad_trials_dict names block {block!r}; a number is needed"
                 raise ConfigError(what, fix="write {session: {block: [trial, ...]}}") from None
-        counts = dict.fromkeys(("batch_size", "days_per_batch", "length_buckets"), (1, MOST_TRIALS))
-        for name, (low, high) in (
-            counts | {"seed": (0, MOST_SEED), "test_percentage": (0, 100)}
-        ).items():
-            if not low <= getattr(self, name) <= high:
-                found = f"dataset.{name} is {getattr(self, name)}"
-                raise ConfigError(f"{found}; it must be at least {low} and at most {high}")
 
 
 @dataclass
 class TPUConfig:
     """Section `tpu`: settings that only matter if XLA compiles the training step."""
 
-    length_shapes: int = 6
+    length_shapes: Annotated[int, Setting(minimum=1, maximum=1_000)] = 6
     """Number of lengths that batches are padded to; the step is compiled once for each."""
     compilation_cache: str | None = "auto"
     """Directory in which compiled steps are kept for later runs.
@@ -123,11 +118,7 @@ class TPUConfig:
     """
 
     def __post_init__(self) -> None:
-        check_fields(self)
-        if not 1 <= self.length_shapes <= 1_000:
-            raise ConfigError(
-                f"tpu.length_shapes is {self.length_shapes}; it must be at least 1 and at most 1000"
-            )
+        check_fields(self, "tpu.")
 
 
 @dataclass
@@ -143,7 +134,7 @@ class TrainConfig:
     task: Any = None
     """The task; its key `kind` names one of the registered ones. Null is CTC on phonemes."""
 
-    num_training_batches: int = 120_000
+    num_training_batches: Annotated[int, AT_LEAST_1] = 120_000
     """Batches to train on."""
     lr_scheduler_type: Literal["cosine", "linear", "multistep"] = "cosine"
     """`cosine`: linear warm-up, then half a cosine down.
@@ -151,48 +142,48 @@ class TrainConfig:
     `linear`: a straight line down, without warm-up. `multistep`: `lr_max` and `lr_max_day`,
     multiplied by `lr_gamma` at each batch of `lr_steps`, without warm-up.
     """
-    lr_max: float = 0.005
+    lr_max: Annotated[float, ABOVE_0] = 0.005
     """Highest learning rate of everything but the day layers."""
-    lr_min: float = 0.0001
+    lr_min: Annotated[float, AT_LEAST_0] = 0.0001
     """Learning rate at the end of the decay."""
-    lr_decay_steps: int = 120_000
+    lr_decay_steps: Annotated[int, AT_LEAST_1] = 120_000
     """Batch at which the decay ends."""
-    lr_warmup_steps: int = 1_000
+    lr_warmup_steps: Annotated[int, AT_LEAST_0] = 1_000
     """Batches of warm-up; the first has a learning rate of zero."""
-    lr_max_day: float = 0.005
+    lr_max_day: Annotated[float, ABOVE_0] = 0.005
     """Highest learning rate of the day layers."""
-    lr_min_day: float = 0.0001
+    lr_min_day: Annotated[float, AT_LEAST_0] = 0.0001
     """Learning rate of the day layers at the end of their decay."""
-    lr_decay_steps_day: int = 120_000
+    lr_decay_steps_day: Annotated[int, AT_LEAST_1] = 120_000
     """Batch at which the day layers' decay ends (the linear schedule uses `lr_decay_steps` for
     all).
     """
-    lr_warmup_steps_day: int = 1_000
+    lr_warmup_steps_day: Annotated[int, AT_LEAST_0] = 1_000
     """Batches of warm-up of the day layers."""
     lr_steps: list[int] = field(default_factory=list)
     """Batches at which the multistep schedule lowers the learning rates, in rising order.
 
     Other schedules refuse `lr_steps` and another `lr_gamma` than the default.
     """
-    lr_gamma: float = 0.1
+    lr_gamma: Annotated[float, Setting(above=0, maximum=1)] = 0.1
     """Factor of the learning rates at each batch of `lr_steps`."""
 
-    beta0: float = 0.9
+    beta0: Annotated[float, FROM_0_BELOW_1] = 0.9
     """Decay of Adam's mean of the gradient."""
-    beta1: float = 0.999
+    beta1: Annotated[float, FROM_0_BELOW_1] = 0.999
     """Decay of Adam's mean of the squared gradient."""
-    epsilon: float = 0.1
+    epsilon: Annotated[float, ABOVE_0] = 0.1
     """Added to Adam's denominator.
 
     The published 0.1 damps small gradients and belongs to the published rates.
     """
-    weight_decay: float = 0.001
+    weight_decay: Annotated[float, AT_LEAST_0] = 0.001
     """AdamW's weight decay; biases have none."""
-    weight_decay_day: float = 0.0
+    weight_decay_day: Annotated[float, AT_LEAST_0] = 0.0
     """Weight decay of the day layers."""
-    grad_norm_clip_value: float = 10.0
+    grad_norm_clip_value: Annotated[float, AT_LEAST_0] = 10.0
     """Gradients with a larger norm are scaled down to it; 0 clips nothing."""
-    seed: int = 10
+    seed: Annotated[int, _SEED] = 10
     """Seed of initial weights, dropout and augmentation."""
     loss: Any = None
     """The loss; its key `kind` names one of the registered ones. Null takes the model's own."""
@@ -201,7 +192,7 @@ class TrainConfig:
 
     Null for all parameters that the model does not freeze.
     """
-    gradient_accumulation_steps: int = 1
+    gradient_accumulation_steps: Annotated[int, _TRIALS] = 1
     """Number of pieces that a batch is split into: the same gradient with less memory."""
     precision: Literal["auto", "bf16", "fp32"] = "auto"
     """Precision of matrix products: bfloat16 or float32. The loss is float32.
@@ -209,11 +200,11 @@ class TrainConfig:
     `auto` takes bfloat16 if the hardware multiplies it.
     """
 
-    batches_per_train_log: int = 200
+    batches_per_train_log: Annotated[int, AT_LEAST_1] = 200
     """Batches from one line about training to the next."""
-    batches_per_val_step: int = 2_000
+    batches_per_val_step: Annotated[int, AT_LEAST_1] = 2_000
     """Batches from one validation to the next; the run also ends with one."""
-    batches_per_save: int = 0
+    batches_per_save: Annotated[int, AT_LEAST_0] = 0
     """Batches from one saved state to the next; 0 saves only at validations."""
     save_all_val_steps: bool = False
     """Keep the weights of every validation, under `checkpoints/`."""
@@ -229,9 +220,9 @@ class TrainConfig:
     """
     early_stopping: bool = False
     """Stop when `best_metric` no longer improves."""
-    early_stopping_val_steps: int = 20
+    early_stopping_val_steps: Annotated[int, AT_LEAST_1] = 20
     """Validations without improvement after which training stops."""
-    val_wer_trials: int = 50
+    val_wer_trials: Annotated[int, AT_LEAST_0] = 50
     """Number of validation trials, evenly spread, whose words a validation decodes.
 
     Only used with a language model.
@@ -250,52 +241,8 @@ class TrainConfig:
         if self.best_metric not in metrics:
             known = ", ".join(map(repr, metrics))
             raise ConfigError(f"best_metric is {self.best_metric!r}; one of {known} is needed")
-        lower = {
-            "num_training_batches": 1,
-            "lr_decay_steps": 1,
-            "lr_decay_steps_day": 1,
-            "lr_warmup_steps": 0,
-        }
-        lower |= {
-            "lr_warmup_steps_day": 0,
-            "lr_min": 0,
-            "lr_min_day": 0,
-            "beta0": 0,
-            "beta1": 0,
-            "weight_decay": 0,
-        }
-        lower |= {
-            "weight_decay_day": 0,
-            "grad_norm_clip_value": 0,
-            "seed": 0,
-            "batches_per_train_log": 1,
-        }
-        lower |= {
-            "batches_per_val_step": 1,
-            "batches_per_save": 0,
-            "early_stopping_val_steps": 1,
-            "val_wer_trials": 0,
-        }
-        lower |= {"gradient_accumulation_steps": 1}
-        if self.seed > MOST_SEED or self.gradient_accumulation_steps > MOST_TRIALS:
-            found = (
-                f"seed is {self.seed} and gradient_accumulation_steps"
-                f" {self.gradient_accumulation_steps}"
-            )
-            raise ConfigError(f"{found}; they must be at most {MOST_SEED} and {MOST_TRIALS}")
-        for name, bound in lower.items():
-            if not bound <= getattr(self, name) < math.inf:
-                raise ConfigError(
-                    f"{name} is {getattr(self, name)}; it must be at least {bound} and finite"
-                )
-        for name in ("lr_max", "lr_max_day", "epsilon"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise ConfigError(f"{name} is {getattr(self, name)}; it must be above 0 and finite")
         _check_lr_steps(self)
         _check_masks(self)
-        for name in ("beta0", "beta1"):
-            if not getattr(self, name) < 1:
-                raise ConfigError(f"{name} is {getattr(self, name)}; it must be below 1")
 
     @property
     def metric(self) -> str:
@@ -311,8 +258,6 @@ class TrainConfig:
 
 def _check_lr_steps(config: TrainConfig) -> None:
     """Raise ConfigError if the settings of the multistep schedule are out of range."""
-    if not 0 < config.lr_gamma <= 1:
-        raise ConfigError(f"lr_gamma is {config.lr_gamma}; it must be above 0 and at most 1")
     steps = config.lr_steps
     if any(low >= high for low, high in itertools.pairwise([0, *steps])):
         raise ConfigError(f"lr_steps is {steps}; numbers of batches must rise from 1")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Annotated, Any, ClassVar, Literal, Protocol
 
 import numpy as np
 import torch
@@ -25,6 +25,7 @@ from cortext.models.heads import diphone_labels, token_logits
 from cortext.models.layers import substitute
 from cortext.plugins import build, is_own, place
 from cortext.registry import Registry
+from cortext.settings import FROM_0_TO_1
 from cortext.text.inventory import RELEASE, Inventory
 from cortext.training.batches import TrainBatch
 
@@ -140,20 +141,17 @@ class CTCConfig:
     Each holds for an equal share of the training. The published rule, 0.1 more every 10 epochs up
     to 0.6, is the same in a training of 70 epochs. The diphones' weight is 1 less the tokens'.
     """
-    intermediate_weight: float = 0.3
+    intermediate_weight: Annotated[float, FROM_0_TO_1] = 0.3
     """Weight of the middle layer's loss, for a model with `intermediate_layer`.
 
     The last layer's weight is 1 less it (0.3 in Lee and Watanabe, ICASSP 2021).
     """
 
     def __post_init__(self) -> None:
-        check_fields(self)
+        check_fields(self, "loss.")
         if not self.phone_weights or not all(0 <= weight <= 1 for weight in self.phone_weights):
             what = f"loss.phone_weights is {self.phone_weights}"
             raise ConfigError(what, fix="give one weight or more, each from 0 to 1")
-        if not 0 <= self.intermediate_weight <= 1:
-            what = f"loss.intermediate_weight is {self.intermediate_weight}; it must be in [0, 1]"
-            raise ConfigError(what)
 
     def check_model(self, model: Any) -> None:
         """Raise ConfigError for a weight of something that the model does not have.

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -27,6 +27,7 @@ from cortext.memory import to_device
 from cortext.models import AcousticModel, Output, save_model
 from cortext.models.acoustic import look_ahead_frames
 from cortext.models.card import PRETRAIN, patch_shape
+from cortext.settings import Setting
 from cortext.training.backend import Backend
 from cortext.training.batches import Batches, TrainBatch
 from cortext.training.config import register_task
@@ -50,14 +51,11 @@ class PretrainConfig:
 
     kind: Literal["pretrain"] = "pretrain"
     """Name of the task."""
-    hidden_share: float = 0.3
+    hidden_share: Annotated[float, Setting(above=0, below=1)] = 0.3
     """Share of a trial's channels that are hidden from the network."""
 
     def __post_init__(self) -> None:
-        check_fields(self)
-        if not 0 < self.hidden_share < 1:
-            what = f"task.hidden_share is {self.hidden_share}; it must be above 0 and below 1"
-            raise ConfigError(what)
+        check_fields(self, "task.")
 
 
 class PretrainNetwork(nn.Module):

@@ -89,7 +89,7 @@ class DecoderMeasurement:
 class TrainingMeasurement:
     """Amounts of timing of each side, and the processes that it gets.
 
-    The fields are those of `cortext_bench.training.compare.TrainingPlan`.
+    The fields are those of `cortext_bench.training.compare.TrainingBenchSettings`.
     """
 
     turns: Annotated[int, Setting(minimum=1, help="Turns of each side.")] = 4
@@ -132,7 +132,7 @@ def decoder(
     Example: cortext bench decoder --only cortext --only flashlight --json
     """
     from cortext.files import disk_errors
-    from cortext_bench.decoder.compare import NAMES, DecoderPlan, bench_decoder
+    from cortext_bench.decoder.compare import NAMES, DecoderBenchSettings, bench_decoder
     from cortext_bench.decoder.figure import draw_frontier
     from cortext_bench.decoder.searcher import Paths
     from cortext_bench.materials import RealData, language_models
@@ -144,7 +144,7 @@ def decoder(
     static = any(name.startswith("kaldi") for name in names)
     paths = Paths(lm, lm, cache) if lm else language_models(RealData.find(), cache, static, stage)
     settings = settings or Path("benchmarks", "results", f"decoder_settings_{facts['kind']}.json")
-    plan = DecoderPlan(
+    plan = DecoderBenchSettings(
         names,
         measured.tuning_trials,
         measured.tuning_utterances,
@@ -200,7 +200,7 @@ def training(
     from cortext_bench.training.compare import (
         CLAIMS,
         VARIANTS,
-        TrainingPlan,
+        TrainingBenchSettings,
         bench_training,
         default_sides,
         shapes,
@@ -221,7 +221,7 @@ def training(
         for name in wanted or []:
             if name not in names:
                 raise ConfigError(f"unknown {name!r}; {nearest(name, names)}")
-    plan = TrainingPlan(
+    plan = TrainingBenchSettings(
         only or default_sides(model, device),
         device=device,
         yardstick=yardstick or YARDSTICK,
@@ -282,7 +282,7 @@ def latency(
     from cortext.models import load_model
     from cortext_bench.decoder.searcher import Paths
     from cortext_bench.latency import (
-        LatencyPlan,
+        LatencySettings,
         bench_latency,
         demo_directory,
         published_model,
@@ -292,7 +292,7 @@ def latency(
 
     if data is not None and run is None:
         raise typer.BadParameter("--data goes with --run")
-    plan = LatencyPlan(only or MODES, steps, core)
+    plan = LatencySettings(only or MODES, steps, core)
     if demo is not None:
         demo_directory(demo)
     make_folder_of(out)

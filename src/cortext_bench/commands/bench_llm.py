@@ -20,7 +20,7 @@ from cortext.cli.console import (
     print_table,
     stage,
 )
-from cortext.cli.options import LargeModelOptions
+from cortext.cli.options import LargeModelSettings
 from cortext.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def llm(
-    model: LargeModelOptions,
+    model: LargeModelSettings,
     lm: Annotated[
         Path | None,
         typer.Option(help="Directory of the n-gram; by default built of the real texts."),
@@ -229,13 +229,15 @@ def speech_llm(
     Example: cortext bench speech-llm --turns 2 --json
     """
     from cortext.training.distributed import own_device
-    from cortext_bench.speech_llm.compare import SpeechLLMPlan, bench_speech_llm
+    from cortext_bench.speech_llm.compare import SpeechLLMBenchSettings, bench_speech_llm
     from cortext_bench.speech_llm.materials import GivenMaterials
 
     own_device(device)
     make_folder_of(out)
     given = GivenMaterials(data, audio_llm, voice, cache)
-    plan = SpeechLLMPlan(only or (), turns, steps, device=device, threads=threads, apart=apart)
+    plan = SpeechLLMBenchSettings(
+        only or (), turns, steps, device=device, threads=threads, apart=apart
+    )
     result = bench_speech_llm(config, given, plan, overrides, stage)
     hand_over(result, out, as_json, _print_speech)
 

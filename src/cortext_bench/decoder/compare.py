@@ -47,7 +47,7 @@ STEPPED = 40
 
 
 @dataclass(frozen=True)
-class DecoderPlan:
+class DecoderBenchSettings:
     """Searches to compare, and how much is measured.
 
     Attributes:
@@ -72,7 +72,7 @@ class DecoderBench:
         self,
         utterances: Sequence[Utterance],
         paths: Paths,
-        plan: DecoderPlan,
+        plan: DecoderBenchSettings,
         stage: Stage = lambda name: None,
     ) -> None:
         self.utterances = utterances
@@ -338,7 +338,7 @@ def bench_decoder(
     facts: Mapping[str, Any],
     paths: Paths,
     settings: Path,
-    plan: DecoderPlan,
+    plan: DecoderBenchSettings,
     tuning: bool = False,
     stage: Stage = lambda name: None,
 ) -> dict[str, Any]:

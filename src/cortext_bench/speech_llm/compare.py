@@ -30,7 +30,7 @@ from cortext.models.precision import uses_bf16
 from cortext.provenance import provenance
 from cortext_bench.harness import Sides, Stage, machine, median_and_spread
 from cortext_bench.speech_llm.materials import GivenMaterials, Materials, prepare
-from cortext_bench.speech_llm.worker import SettingPlan
+from cortext_bench.speech_llm.worker import VariantSettings
 from cortext_bench.workers import WorkerProcess
 from cortext_speechllm.config import SpeechLLMConfig, read_speech_config
 
@@ -108,7 +108,7 @@ def comparisons(bf16: bool) -> dict[str, tuple[str, str]]:
 
 
 @dataclass(frozen=True)
-class SpeechLLMPlan:
+class SpeechLLMBenchSettings:
     """Settings, and how much of each is measured.
 
     Attributes:
@@ -136,7 +136,7 @@ class SpeechLLMPlan:
 def bench_speech_llm(
     recipe: str,
     given: GivenMaterials,
-    plan: SpeechLLMPlan,
+    plan: SpeechLLMBenchSettings,
     overrides: Sequence[str] = (),
     stage: Stage = lambda name: None,
 ) -> dict[str, Any]:
@@ -211,9 +211,9 @@ def _setting_plan(
     live: bool,
     config: SpeechLLMConfig,
     materials: Materials,
-    plan: SpeechLLMPlan,
-) -> SettingPlan:
-    return SettingPlan(
+    plan: SpeechLLMBenchSettings,
+) -> VariantSettings:
+    return VariantSettings(
         packed=materials.packed,
         cache=materials.cache,
         voice=materials.voice,
@@ -232,7 +232,9 @@ class Measuring:
         missing: The settings that cannot be had, and why.
     """
 
-    def __init__(self, plans: Mapping[str, SettingPlan], plan: SpeechLLMPlan, stage: Stage) -> None:
+    def __init__(
+        self, plans: Mapping[str, VariantSettings], plan: SpeechLLMBenchSettings, stage: Stage
+    ) -> None:
         self.plans = plans
         self.plan = plan
         self.stage = stage

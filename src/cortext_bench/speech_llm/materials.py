@@ -18,19 +18,19 @@ from cortext_bench.workers import WorkerProcess
 from cortext_live.voices import open_voice
 from cortext_lm.llm.loading import save_model
 from cortext_lm.neural.pieces import train_pieces
-from cortext_lm.neural.train_neural import WINDOW, NeuralOptions, new_network
-from cortext_speechllm.audio_llm.assemble import TowerOptions, assemble
+from cortext_lm.neural.train_neural import WINDOW, NeuralSettings, new_network
+from cortext_speechllm.audio_llm.assemble import TowerSettings, assemble
 from cortext_speechllm.audio_llm.loading import revision_there
 from cortext_speechllm.audio_llm.model import AudioLLM
 from cortext_speechllm.targets.cache import TargetCache
 
 RECORDING = Recording(n_sessions=2, trials_per_session=16, n_features=128, bins=0, preset="demo")
-TOWER = TowerOptions(width=384, layers=6, heads=6)
+TOWER = TowerSettings(width=384, layers=6, heads=6)
 """Audio tower of 12 million parameters.
 
 Like published ones it always encodes 30 s, however short a sentence is.
 """
-LANGUAGE_MODEL = NeuralOptions(pieces=4000, width=512, layers=8, heads=8)
+LANGUAGE_MODEL = NeuralSettings(pieces=4000, width=512, layers=8, heads=8)
 """Language model of 25 million parameters.
 
 The tower has half as many, as in Aero-1-Audio-1.5B (a twelfth in Qwen2-Audio-7B).
@@ -146,7 +146,7 @@ def prepare(
 
 
 def random_audio_llm(
-    folder: Path, lm: NeuralOptions | None = None, tower: TowerOptions | None = None
+    folder: Path, lm: NeuralSettings | None = None, tower: TowerSettings | None = None
 ) -> dict[str, Any]:
     """Write `folder/audio-llm`: tower, projector and language model with random weights.
 

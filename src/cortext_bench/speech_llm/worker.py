@@ -1,7 +1,8 @@
 """One setting of the speech-LLM benchmark in a process of its own: its memory is its own.
 
-python -m cortext_bench.speech_llm.worker train|cache PLAN        (a SettingPlan or a CacheOrder as
-JSON)
+python -m cortext_bench.speech_llm.worker train|cache PLAN
+
+PLAN is a VariantSettings or a CacheOrder as JSON.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from cortext_speechllm.validate import SpeechValidator
 
 
 @dataclass(frozen=True)
-class SettingPlan:
+class VariantSettings:
     """Training of one process; passed to it as JSON.
 
     Attributes:
@@ -79,7 +80,7 @@ class TimedVoice(Voice):
         return wave
 
 
-def open_trainer(plan: SettingPlan, voice: Voice | None) -> Trainer:
+def open_trainer(plan: VariantSettings, voice: Voice | None) -> Trainer:
     """Return a trainer of a speech LLM that saves no state.
 
     Where a voice is given, the targets are synthesised and encoded anew for every batch.
@@ -112,7 +113,7 @@ def open_trainer(plan: SettingPlan, voice: Voice | None) -> Trainer:
 class RunningSetting:
     """A trainer, ready to take steps."""
 
-    def __init__(self, plan: SettingPlan) -> None:
+    def __init__(self, plan: VariantSettings) -> None:
         config = from_mapping(SpeechLLMConfig, plan.config)
         # The check imports all that loading imports: `before` has the memory of that, too.
         self.facts: dict[str, Any] = {"audio_llm": vars(AudioLLM.check(config.speech.audio_llm))}
@@ -201,7 +202,7 @@ def begin(kind: str, plan: str) -> tuple[Any, dict[str, Any]]:
             return None, build_cache(
                 sentences, order.audio_llm, order.voice, order.out, workers=0, device=order.device
             )
-        setting = RunningSetting(SettingPlan(**json.loads(plan)))
+        setting = RunningSetting(VariantSettings(**json.loads(plan)))
     except Missing:
         raise
     except CortextError as error:

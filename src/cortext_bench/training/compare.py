@@ -36,7 +36,7 @@ from cortext.training import read_train_config
 from cortext.training.setup import batch_sampler
 from cortext_bench.harness import Sides, Stage, machine, median_and_spread
 from cortext_bench.training.data import Recording
-from cortext_bench.training.sides import PARTS, YARDSTICK, SidePlan
+from cortext_bench.training.sides import PARTS, YARDSTICK, SideSettings
 from cortext_bench.workers import WorkerProcess
 
 PUBLISHED_BATCHES = 120_000
@@ -54,7 +54,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "ours": {"kind": "ours", "precision": "auto"},
     "ours_fp32": {"kind": "ours", "precision": "fp32"},
 }
-"""The sides by name, and how each differs in its SidePlan."""
+"""The sides by name, and how each differs in its SideSettings."""
 
 CLAIMS = {
     "gru": ["RTX 4090 3.5 h (105 ms a batch), published"],
@@ -102,7 +102,7 @@ def shapes(model: str, batch_size: int) -> dict[str, TrainingShape]:
 
 
 @dataclass(frozen=True)
-class TrainingPlan:
+class TrainingBenchSettings:
     """Sides, and how much of each is measured.
 
     Attributes:
@@ -138,7 +138,7 @@ def default_sides(model: str, device: str) -> list[str]:
 
 def bench_training(
     chosen: Mapping[str, TrainingShape],
-    plan: TrainingPlan,
+    plan: TrainingBenchSettings,
     overrides: Sequence[str] = (),
     stage: Stage = lambda name: None,
 ) -> dict[str, Any]:
@@ -202,7 +202,7 @@ def _available_bytes(device: str) -> float:
 
 
 def _measure(
-    folder: Path, name: str, shape: TrainingShape, plan: TrainingPlan, stage: Stage
+    folder: Path, name: str, shape: TrainingShape, plan: TrainingBenchSettings, stage: Stage
 ) -> dict[str, Any]:
     stage(f"{name}: recording")
     shape.recording.write(folder)
@@ -254,7 +254,9 @@ def _measure(
     }
 
 
-def start(name: str, folder: Path, shape: TrainingShape, plan: TrainingPlan) -> WorkerProcess:
+def start(
+    name: str, folder: Path, shape: TrainingShape, plan: TrainingBenchSettings
+) -> WorkerProcess:
     """Start the process of a side.
 
     Args:
@@ -271,7 +273,7 @@ def start(name: str, folder: Path, shape: TrainingShape, plan: TrainingPlan) -> 
         raise ConfigError(f"unknown side {name!r}; {nearest(name, VARIANTS)}")
     out = folder / name
     overrides = [f"{key}={10**9}" for key in ("num_training_batches", "batches_per_val_step")]
-    side = SidePlan(
+    side = SideSettings(
         folder=str(folder),
         out=str(out),
         recipe=shape.recipe,

@@ -19,7 +19,7 @@ from cortext.evaluation.figures import Curve, learning_curves, save_picture
 from cortext.files import disk_errors
 from cortext.provenance import provenance
 from cortext_bench.harness import Stage
-from cortext_bench.training.compare import TrainingPlan, TrainingShape, start
+from cortext_bench.training.compare import TrainingBenchSettings, TrainingShape, start
 from cortext_bench.training.data import Recording
 
 VALIDATIONS = 8
@@ -28,7 +28,7 @@ NAMES = {"release": "published", "ours": "cortext"}
 
 def training_curves(
     steps: int,
-    plan: TrainingPlan,
+    plan: TrainingBenchSettings,
     picture: Path | None = None,
     recording: Recording | None = None,
     overrides: Sequence[str] = (),

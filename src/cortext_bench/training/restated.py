@@ -19,14 +19,14 @@ from cortext.text.inventory import RELEASE
 from cortext.training import read_train_config
 from cortext.training.batches import AUGMENTATION, Batches, TrainBatch, derived_seed
 from cortext.training.setup import batch_sampler
-from cortext_bench.training.sides import Clock, PartClock, SidePlan, answer, yardstick_module
+from cortext_bench.training.sides import Clock, PartClock, SideSettings, answer, yardstick_module
 from cortext_bench.workers import Missing
 
 
 class RestatedSide:
     """The restated Transformer, on the batches that our sampler draws."""
 
-    def __init__(self, plan: SidePlan) -> None:
+    def __init__(self, plan: SideSettings) -> None:
         config = read_train_config(plan.recipe, plan.overrides)
         if config.model.kind != "transformer":
             raise Missing(f"the restated Transformer is no {config.model.kind}")

@@ -34,7 +34,7 @@ YARDSTICK = Path(cortext.__file__).resolve().parents[2] / "benchmarks" / "releas
 
 
 @dataclass(frozen=True)
-class SidePlan:
+class SideSettings:
     """Work of one side; passed to its process as JSON.
 
     Attributes:
@@ -162,7 +162,7 @@ class _Losses(Callback):
 class Ours:
     """Our trainer."""
 
-    def __init__(self, plan: SidePlan) -> None:
+    def __init__(self, plan: SideSettings) -> None:
         overrides = [*plan.overrides, f"precision={plan.precision}"]
         self.losses = _Losses()
         packed = open_packed(Path(plan.folder, "packed"))
@@ -261,7 +261,7 @@ class Ours:
 class ReleaseSide:
     """The restated published trainer, on the batches that our sampler draws."""
 
-    def __init__(self, plan: SidePlan) -> None:
+    def __init__(self, plan: SideSettings) -> None:
         module = yardstick_module(Path(plan.yardstick))
         config = read_train_config(plan.recipe, plan.overrides)
         self.folder = Path(plan.folder)

@@ -1,6 +1,6 @@
 """One side of the training benchmark in a process of its own, with its own memory and threads.
 
-python -m cortext_bench.training.worker PLAN        (a SidePlan as JSON)
+python -m cortext_bench.training.worker PLAN        (a SideSettings as JSON)
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from cortext.memory import children_pss_mb, memory
 from cortext_bench.training.restated import RestatedSide
-from cortext_bench.training.sides import Ours, ReleaseSide, SidePlan
+from cortext_bench.training.sides import Ours, ReleaseSide, SideSettings
 from cortext_bench.workers import own_stdout, serve
 
 SIDES: dict[str, type[Ours] | type[ReleaseSide] | type[RestatedSide]] = {
@@ -29,7 +29,7 @@ SIDES: dict[str, type[Ours] | type[ReleaseSide] | type[RestatedSide]] = {
 class TrainingWorker:
     """A side, with the requests that both sides answer."""
 
-    def __init__(self, plan: SidePlan) -> None:
+    def __init__(self, plan: SideSettings) -> None:
         self.side = SIDES[plan.kind](plan)
         self.facts = {**self.side.facts, "threads": torch.get_num_threads()}
         if self.side.device.type == "cuda":
@@ -125,7 +125,7 @@ def main() -> None:
     answers = own_stdout()
 
     def begin() -> tuple[TrainingWorker, dict[str, Any]]:
-        worker = TrainingWorker(SidePlan(**json.loads(sys.argv[1])))
+        worker = TrainingWorker(SideSettings(**json.loads(sys.argv[1])))
         return worker, worker.facts
 
     serve(begin, sys.stdin, answers)

@@ -49,8 +49,8 @@ _FILES_NAMED = 3
 
 
 @dataclass(frozen=True)
-class _Options:
-    """Options of the reader, as `inner_speech` documents them."""
+class _ReaderSettings:
+    """Settings of the reader, as `inner_speech` documents them."""
 
     epoch: str
     behaviour: str | None
@@ -95,7 +95,7 @@ def inner_speech(
     """
     if epoch not in EPOCHS:
         raise ConfigError(f"unknown epoch {epoch!r}; {nearest(epoch, EPOCHS)}")
-    options = _Options(epoch, behaviour, channels, as_count(val_blocks, "val_blocks"))
+    options = _ReaderSettings(epoch, behaviour, channels, as_count(val_blocks, "val_blocks"))
     files, others = _files(source, participant)
     recordings = []
     for session, found in groupby(files, key=lambda path: _name(path)[0]):
@@ -157,7 +157,9 @@ def _not_read(others: Sequence[Path]) -> list[str]:
 
 
 @contextmanager
-def _open(paths: Sequence[Path], options: _Options, notes: Sequence[str]) -> Iterator[Contents]:
+def _open(
+    paths: Sequence[Path], options: _ReaderSettings, notes: Sequence[str]
+) -> Iterator[Contents]:
     """Open the files of one session."""
     names = (_CROSSINGS, _POWER, _BLOCKS, _CUES, _CUE_LIST, _BIN, f"{options.epoch}TrialEpochs")
     with ExitStack() as stack:
@@ -261,7 +263,7 @@ class _Bins:
     epochs: str
 
     @classmethod
-    def of(cls, mat: MatFile, opened: Sequence[MatFile], options: _Options) -> _Bins:
+    def of(cls, mat: MatFile, opened: Sequence[MatFile], options: _ReaderSettings) -> _Bins:
         """Check the variables of an open file."""
         crossings, power = (mat.numbers(name) for name in (_CROSSINGS, _POWER))
         if power.shape != crossings.shape:
@@ -322,7 +324,7 @@ class _File:
     left_out: Counter[str]
 
     @classmethod
-    def of(cls, mat: MatFile, opened: Sequence[MatFile], options: _Options) -> _File:
+    def of(cls, mat: MatFile, opened: Sequence[MatFile], options: _ReaderSettings) -> _File:
         """Return the trials of an open file, with a cue and a period of bins each."""
         bins = _Bins.of(mat, opened, options)
         cues = [Cue.of(text) for text in mat.texts(_CUE_LIST)]

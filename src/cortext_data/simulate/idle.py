@@ -19,12 +19,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 
 from cortext.config import check_fields
 from cortext.errors import ConfigError
+from cortext.settings import FROM_0_TO_1, Setting
 from cortext.text.pronunciation import pronounced
 from cortext_data.simulate.articulators import ARTICULATORS, articulate, targets
 from cortext_data.simulate.brain import Electrodes, vocabulary
@@ -54,23 +55,26 @@ COUGH = {"breath": 1.0, "voicing": -1.0, "tension": 1.0, "jaw": 0.6, "degree": 0
 """Aims at the height of a cough: the larynx and the breath, with an open mouth."""
 
 
+_MODULATION = Setting(minimum=0, maximum=2)
+
+
 @dataclass(frozen=True, kw_only=True)
 class IdleConfig:
     """Strength and rhythm of what an idle person does."""
 
-    inner_modulation: float = 0.3
+    inner_modulation: Annotated[float, _MODULATION] = 0.3
     """Movement of the articulators in inner speech, over that in attempted speech."""
     stretch_s: tuple[float, float] = (20.0, 60.0)
     """Shortest and longest idle stretch of a recording without sentences, in seconds."""
-    heard_share: float = 0.4
+    heard_share: Annotated[float, FROM_0_TO_1] = 0.4
     """Share of the living electrodes of 55b and dorsal 6v that answer to the speech of others."""
-    heard_modulation: float = 0.3
+    heard_modulation: Annotated[float, _MODULATION] = 0.3
     """Modulation depth of these answers, over the depth of the electrode in attempted speech."""
     chews_hz: tuple[float, float] = (1.0, 2.0)
     """Slowest and fastest chewing; each episode has its own rate."""
     chewing_s: tuple[float, float] = (5.0, 20.0)
     """Shortest and longest episode of chewing; each ends with a swallow."""
-    chew_modulation: float = 1.0
+    chew_modulation: Annotated[float, _MODULATION] = 1.0
     """Movement in chewing and swallowing, over `CHEW` and `SWALLOW`."""
     coughs: tuple[int, int] = (1, 4)
     """Fewest and most coughs of a fit."""
@@ -78,16 +82,11 @@ class IdleConfig:
     """Shortest and longest cough; the next one follows at once."""
     fit_pause_s: tuple[float, float] = (3.0, 10.0)
     """Shortest and longest time between two fits of coughing, or two episodes of chewing."""
-    cough_modulation: float = 1.0
+    cough_modulation: Annotated[float, _MODULATION] = 1.0
     """Movement in coughing, over `COUGH`."""
 
     def __post_init__(self) -> None:
         check_fields(self)
-        for name in ("inner_modulation", "heard_modulation", "chew_modulation", "cough_modulation"):
-            if not 0 <= getattr(self, name) <= 2:
-                raise ConfigError(f"{name} is {getattr(self, name)}; it must be 0 to 2")
-        if not 0 <= self.heard_share <= 1:
-            raise ConfigError(f"heard_share is {self.heard_share}; it must be 0 to 1")
         for name in ("stretch_s", "chews_hz", "chewing_s", "coughs", "cough_ms", "fit_pause_s"):
             low, high = getattr(self, name)
             if not 0 < low <= high < 1e4:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from cortext_live.brand.entries import index_of, no_index
-from cortext_live.brand.parameters import NodeParameters
+from cortext_live.brand.parameters import NodeConfig
 from cortext_live.brand.sequence import MOST_LOST
 from cortext_live.core.redis_streams import Entry, StreamId
 
@@ -54,7 +54,7 @@ class Mark:
 class ControlReader:
     """Reads marks from control entries, and holds each one until its place has come."""
 
-    def __init__(self, parameters: NodeParameters) -> None:
+    def __init__(self, parameters: NodeConfig) -> None:
         self._field = parameters.control_field.encode()
         self._index_name = parameters.index_field
         self._index_field = parameters.index_field.encode()

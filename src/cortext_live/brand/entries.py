@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from cortext.errors import DataError, shown
-from cortext_live.brand.parameters import NodeParameters
+from cortext_live.brand.parameters import NodeConfig
 from cortext_live.core.log import event
 from cortext_live.core.redis_link import RedisLink
 
@@ -76,7 +76,7 @@ class EntryReader:
         n_features: Features of a bin of the model.
     """
 
-    def __init__(self, parameters: NodeParameters, n_features: int) -> None:
+    def __init__(self, parameters: NodeConfig, n_features: int) -> None:
         self._field = parameters.input_field.encode()
         self._n_features = n_features
         self._dtype = np.dtype(parameters.input_dtype)

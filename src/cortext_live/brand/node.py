@@ -23,7 +23,7 @@ from cortext_live.brand.entries import (
 )
 from cortext_live.brand.node_log import NodeLog
 from cortext_live.brand.outputs import NodeOutputs
-from cortext_live.brand.parameters import NodeParameters
+from cortext_live.brand.parameters import NodeConfig
 from cortext_live.brand.position import Missed, NodePosition, catch_up
 from cortext_live.brand.sequence import MOST_LOST, N_RECENT, WAIT_S, OrderedEntry, Sequencer
 from cortext_live.core.chain_follower import ChainModel
@@ -51,7 +51,7 @@ class BrandNode:
         self,
         link: RedisLink,
         nickname: str,
-        parameters: NodeParameters,
+        parameters: NodeConfig,
         pipeline: Pipeline,
         states: NodeStates,
         model: str | None = None,

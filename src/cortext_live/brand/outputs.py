@@ -10,7 +10,7 @@ import numpy as np
 from cortext.decoding.nbest import NBest, hypothesis_json
 from cortext_live.brand.control import LONGEST_LABEL
 from cortext_live.brand.entries import NodeUtterance, timestamp, uint64
-from cortext_live.brand.parameters import NodeParameters
+from cortext_live.brand.parameters import NodeConfig
 from cortext_live.brand.position import NodePosition, newest_of
 from cortext_live.core.log import event
 from cortext_live.core.pipeline import Update
@@ -29,7 +29,7 @@ class NodeOutputs:
     """
 
     def __init__(
-        self, link: RedisLink, nickname: str, parameters: NodeParameters, bin_ms: float
+        self, link: RedisLink, nickname: str, parameters: NodeConfig, bin_ms: float
     ) -> None:
         self._link = link
         self._nickname = nickname

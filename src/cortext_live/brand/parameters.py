@@ -9,14 +9,15 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 
-from cortext.config import from_mapping
+from cortext.config import check_fields, from_mapping
 from cortext.decoding.options import DecoderOptions
 from cortext.errors import ConfigError, CortextError
 from cortext.files import parse_json
+from cortext.settings import AT_LEAST_1
 from cortext_live.core.acoustic_stream import EndpointOptions, Normalise, PipelineOptions
 from cortext_live.steps.single_step import Precision
 from cortext_live.steps.stepping import Backend
@@ -26,7 +27,7 @@ MOST_GRAPH_BYTES = 16 * 2**20
 
 
 @dataclass(frozen=True)
-class NodeParameters:
+class NodeConfig:
     """The node's parameters.
 
     An empty stream name is replaced by NICK and a suffix; NICK is the node's nickname.
@@ -86,11 +87,11 @@ class NodeParameters:
     """Field of an entry that holds the features of its bins."""
     input_dtype: str = "float32"
     """Any dtype that NumPy knows by name; a leading `>` for big-endian numbers."""
-    n_features: int | None = None
+    n_features: Annotated[int | None, AT_LEAST_1] = None
     """Features in a bin; by default as many as the model has. Another number is refused."""
     bin_ms: float | None = None
     """Length of a bin in milliseconds; by default the model's. Another length is refused."""
-    bins_per_entry: int | None = 1
+    bins_per_entry: Annotated[int | None, AT_LEAST_1] = 1
     """Bins in an entry; null for any number.
 
     With null a wrong dtype goes unnoticed if the bytes still make whole bins.
@@ -143,10 +144,7 @@ class NodeParameters:
     """Level of the log on stderr."""
 
     def __post_init__(self) -> None:
-        for name in ("n_features", "bins_per_entry"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ConfigError(f"parameters.{name} is {value}; at least 1 is needed")
+        check_fields(self, "parameters.")
         for name in _NAMES:
             if not getattr(self, name):
                 raise ConfigError(f"parameters.{name} is empty; a name is needed")
@@ -219,7 +217,7 @@ def _in_parameters(make: Callable[[], object], prefix: str = "") -> None:
 
 def node_parameters(
     entry_id: str, fields_of_entry: Mapping[bytes, bytes], nickname: str
-) -> NodeParameters:
+) -> NodeConfig:
     """Return the parameters of node `nickname` in an entry of `supergraph_stream`.
 
     Args:
@@ -239,16 +237,16 @@ def node_parameters(
             raise ConfigError(
                 f"parameters hold {text!r}, which no name or path can be", where=where
             )
-    found = from_mapping(NodeParameters, mapping, where=where, prefix="parameters.")
+    found = from_mapping(NodeConfig, mapping, where=where, prefix="parameters.")
     return with_names(found, nickname)
 
 
-def with_names(parameters: NodeParameters, nickname: str) -> NodeParameters:
+def with_names(parameters: NodeConfig, nickname: str) -> NodeConfig:
     """Return the parameters with default names for the streams that have none."""
     values = {f.name: getattr(parameters, f.name) for f in fields(parameters)}
     values["output_stream"] = parameters.output_stream or f"{nickname}_output"
     values["final_stream"] = parameters.final_stream or f"{nickname}_final"
-    return NodeParameters(**values)
+    return NodeConfig(**values)
 
 
 def _texts(value: Any) -> Iterator[str]:

@@ -12,7 +12,7 @@ from typing import Any
 
 from cortext_live.brand.control import LONGEST_LABEL, ControlReader, Mark
 from cortext_live.brand.entries import index_of
-from cortext_live.brand.parameters import NodeParameters
+from cortext_live.brand.parameters import NodeConfig
 from cortext_live.brand.sequence import MOST_LOST
 from cortext_live.core.redis_link import RedisLink
 from cortext_live.core.redis_streams import Entry, StreamId, format_id, parse_id
@@ -63,7 +63,7 @@ class NodePosition:
 
     @classmethod
     def take_over(
-        cls, link: RedisLink, key: str, parameters: NodeParameters
+        cls, link: RedisLink, key: str, parameters: NodeConfig
     ) -> tuple[NodePosition | None, str]:
         """Return the position that was written last, and the new name of a key that cannot be read.
 
@@ -154,7 +154,7 @@ class Missed:
 
 def catch_up(
     link: RedisLink,
-    parameters: NodeParameters,
+    parameters: NodeConfig,
     position: NodePosition,
     known: bool,
     bin_ms: float,
@@ -188,7 +188,7 @@ def catch_up(
 
 
 def _trials(
-    link: RedisLink, parameters: NodeParameters, position: NodePosition, known: bool
+    link: RedisLink, parameters: NodeConfig, position: NodePosition, known: bool
 ) -> tuple[Mark, ...]:
     stream = str(parameters.control_stream)
     control = ControlReader(parameters)

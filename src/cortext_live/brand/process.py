@@ -28,7 +28,7 @@ from cortext.extras import need
 from cortext.plugins import load_plugins
 from cortext_live.brand.entries import NodeStates
 from cortext_live.brand.node import BrandNode
-from cortext_live.brand.parameters import SUPERGRAPH, NodeParameters, node_parameters
+from cortext_live.brand.parameters import SUPERGRAPH, NodeConfig, node_parameters
 from cortext_live.core.acoustic_stream import chosen_normalise, trained_normalise
 from cortext_live.core.chain_follower import ChainFollower, OpenModel, speaking_run
 from cortext_live.core.decoder import checked_hotwords, no_long_pauses, with_llm
@@ -144,7 +144,7 @@ def _reach(url: str) -> None:
         client.close()
 
 
-def read_parameters(link: RedisLink, nickname: str) -> NodeParameters:
+def read_parameters(link: RedisLink, nickname: str) -> NodeConfig:
     """Return the node's parameters in the newest entry of `supergraph_stream`.
 
     Raises:
@@ -175,7 +175,7 @@ class _Loaded:
 
 
 @contextlib.contextmanager
-def _usage_log(parameters: NodeParameters, pipeline: Pipeline) -> Iterator[LogWriter | None]:
+def _usage_log(parameters: NodeConfig, pipeline: Pipeline) -> Iterator[LogWriter | None]:
     """Open the usage log, if the parameters name one."""
     if parameters.session_log is None or pipeline.decoder is None:
         yield None
@@ -197,7 +197,7 @@ def _usage_log(parameters: NodeParameters, pipeline: Pipeline) -> Iterator[LogWr
 
 
 @contextlib.contextmanager
-def _following(parameters: NodeParameters, loaded: _Loaded, node: BrandNode) -> Iterator[None]:
+def _following(parameters: NodeConfig, loaded: _Loaded, node: BrandNode) -> Iterator[None]:
     """Give the node the models of the chain, if the parameters name one."""
     if parameters.chain is None:
         yield
@@ -212,7 +212,7 @@ def _following(parameters: NodeParameters, loaded: _Loaded, node: BrandNode) -> 
         follower.close()
 
 
-def _load(parameters: NodeParameters) -> _Loaded:
+def _load(parameters: NodeConfig) -> _Loaded:
     """Return the pipeline that the parameters name, warm."""
     load_plugins(parameters.plugins)
     run, model = parameters.run, None
@@ -260,7 +260,7 @@ def _load(parameters: NodeParameters) -> _Loaded:
     return _Loaded(pipeline, model, open_model)
 
 
-def _decoder(parameters: NodeParameters) -> Decoder | None:
+def _decoder(parameters: NodeConfig) -> Decoder | None:
     if parameters.lm is None:
         return None
     options, note = options_for(parameters.run, parameters.lm, parameters.options)

@@ -16,17 +16,19 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from cortext.config import check_fields
 from cortext.errors import ConfigError
 from cortext.files import check_writable
 from cortext.processes import Progress, threads
 from cortext.provenance import provenance
+from cortext.settings import FROM_0_TO_1, SEED, THREADS, Setting
 from cortext.text.language import EN, Language
 from cortext_live.casing.model import (
     KINDS,
@@ -54,42 +56,31 @@ _UNKNOWN = 0.15
 
 
 @dataclass(frozen=True)
-class CasingOptions:
+class CasingSettings:
     """Settings of a training. Raises ConfigError for values out of bounds."""
 
-    epochs: int | None = None
+    epochs: Annotated[int | None, Setting(minimum=1, maximum=1000)] = None
     """Readings of the text; None: six, and of a short text as many as make 1,000 batches."""
-    batch: int = 64
+    batch: Annotated[int, Setting(minimum=1, maximum=4096)] = 64
     """Sentences of a batch."""
-    lr: float = 3e-3
+    lr: Annotated[float, Setting(minimum=1e-6, maximum=1)] = 3e-3
     """Highest learning rate; warmed up, then half a cosine down."""
-    joined: float = 0.1
+    joined: Annotated[float, FROM_0_TO_1] = 0.1
     """Share of the sentences that are read together with the next one of the batch."""
-    least_known: int = 3
+    least_known: Annotated[int, Setting(minimum=1, maximum=1_000_000)] = 3
     """Occurrences from which on a word has an embedding of its own, which the file names."""
-    threads: int = 1
-    seed: int = 0
+    threads: Annotated[int, THREADS] = 1
+    seed: Annotated[int, SEED] = 0
 
     def __post_init__(self) -> None:
-        for name, low, high in (
-            ("epochs", 1, 1000),
-            ("batch", 1, 4096),
-            ("lr", 1e-6, 1.0),
-            ("joined", 0, 1),
-            ("least_known", 1, 1_000_000),
-            ("threads", 1, 1024),
-            ("seed", 0, (1 << 32) - 1),
-        ):
-            value = getattr(self, name)
-            if value is not None and not low <= value <= high:
-                raise ConfigError(f"{name} is {value:g}; {low:g} to {high:g} are possible")
+        check_fields(self)
 
 
 def train_case(
     texts: Sequence[Path],
     out: Path,
     language: Language = EN,
-    options: CasingOptions | None = None,
+    options: CasingSettings | None = None,
     stage: Stage = lambda name: None,
 ) -> dict[str, Any]:
     """Train a casing model on texts, write it, and return what was measured on held-out sentences.
@@ -106,7 +97,7 @@ def train_case(
         LanguageModelError: A text cannot be read.
         TextError: The texts have too few sentences, or no capitals or marks.
     """
-    options = options or CasingOptions()
+    options = options or CasingSettings()
     if out.suffix != ".safetensors":
         raise ConfigError(f"--out is {out.name!r}; a name that ends in .safetensors is needed")
     check_writable(out)
@@ -150,7 +141,7 @@ def fit_caser(
     learnt: Sequence[Sentence],
     decides: Sequence[Sentence],
     language: Language = EN,
-    options: CasingOptions | None = None,
+    options: CasingSettings | None = None,
     bar: Progress | None = None,
 ) -> tuple[ModelCaser, dict[str, Any]]:
     """Return a model that was trained on sentences, and facts about its training.
@@ -162,7 +153,7 @@ def fit_caser(
         options: Settings.
         bar: Called with batches done and in all.
     """
-    options = options or CasingOptions()
+    options = options or CasingSettings()
     card = _card(learnt, language, options)
     with threads(options.threads), torch.random.fork_rng(devices=[]):
         torch.manual_seed(options.seed)
@@ -178,7 +169,7 @@ def fit_caser(
     return ModelCaser(card, training.network), facts
 
 
-def _card(learnt: Sequence[Sentence], language: Language, options: CasingOptions) -> CasingCard:
+def _card(learnt: Sequence[Sentence], language: Language, options: CasingSettings) -> CasingCard:
     counts = Counter(word for sentence in learnt for word in sentence.words)
     spelt: dict[str, Counter[str]] = {}
     for sentence in learnt:
@@ -208,7 +199,7 @@ class _Training:
         card: CasingCard,
         learnt: Sequence[Sentence],
         decides: Sequence[Sentence],
-        options: CasingOptions,
+        options: CasingSettings,
     ) -> None:
         self.network = CasingNetwork(card)
         self._card = card

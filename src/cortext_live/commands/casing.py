@@ -41,10 +41,10 @@ def train_case(
     Example: cortext lm train-case prompts.txt --out runs/case.safetensors
     """
     from cortext.text.language import read_language
-    from cortext_live.casing.train import CasingOptions
+    from cortext_live.casing.train import CasingSettings
     from cortext_live.casing.train import train_case as trained
 
-    options = CasingOptions(epochs=epochs, threads=threads, seed=seed)
+    options = CasingSettings(epochs=epochs, threads=threads, seed=seed)
     with ExitStack() as bars:
         facts = trained(texts, out, read_language(language), options, stages(bars))
     if as_json:

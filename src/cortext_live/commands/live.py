@@ -21,7 +21,7 @@ from cortext.cli.console import (
     print_table,
     progress_bar,
 )
-from cortext.cli.options import PromptedModelOptions
+from cortext.cli.options import PromptedModelSettings
 from cortext.errors import ConfigError
 from cortext.plugins import load_plugins
 from cortext.settings import Setting
@@ -79,7 +79,7 @@ class PageServer:
 def serve(
     settings: LiveSettings,
     *,
-    large: PromptedModelOptions,
+    large: PromptedModelSettings,
     page: PageServer,
     speed: Annotated[
         str, typer.Option(help="1 is the recording's own, max as fast as can be.")

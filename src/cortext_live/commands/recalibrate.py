@@ -76,11 +76,11 @@ def recalibrate(
     """
     from cortext.processes import only_when_idle, stop_event, threads
     from cortext_live.recalibration.service import Recalibration
-    from cortext_live.recalibration.settings import ServiceSettings
+    from cortext_live.recalibration.settings import ServiceOptions
     from cortext_live.recalibration.watching import watch
     from cortext_live.usage.speaking import is_speaking
 
-    settings = ServiceSettings(every=every, settle_s=settle, allow_provisional=allow_provisional)
+    settings = ServiceOptions(every=every, settle_s=settle, allow_provisional=allow_provisional)
     with only_when_idle(), threads(1), stop_event() as stop:
 
         def pause() -> None:

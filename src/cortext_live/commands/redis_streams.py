@@ -23,7 +23,7 @@ from cortext.cli.console import (
     progress_bar,
     stage,
 )
-from cortext.cli.options import PromptedModelOptions, with_settings
+from cortext.cli.options import PromptedModelSettings, with_settings
 from cortext.errors import ConfigError
 from cortext.evaluation.settings import OptionsFile
 from cortext.plugins import load_plugins
@@ -73,7 +73,7 @@ def lm_server(
         typer.Option(help="published: the published parameters; by default the search's own."),
     ] = None,
     options: OptionsFile = None,
-    large: PromptedModelOptions,
+    large: PromptedModelSettings,
     overrides: list[str] = OVERRIDES,
     streams: StreamNames,
     keep: Annotated[
@@ -187,7 +187,7 @@ def brand_node(
             ),
         ),
     ] = None,
-    large: PromptedModelOptions,
+    large: PromptedModelSettings,
     log_text: Annotated[
         bool, typer.Option("--log-text", help="Write decoded texts into the log, too.")
     ] = False,

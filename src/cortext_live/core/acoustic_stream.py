@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
-from typing import Literal, get_args
+from dataclasses import dataclass
+from typing import Annotated, Literal
 
 import numpy as np
 
@@ -18,9 +18,9 @@ from cortext.config import check_fields
 from cortext.data.conventions import Conventions
 from cortext.data.scaling import RollingZScore
 from cortext.decoding.nbest import FRAME_MS
-from cortext.decoding.options import is_finite
-from cortext.errors import ConfigError, wrong_type
+from cortext.errors import wrong_type
 from cortext.models import AcousticModel
+from cortext.settings import ABOVE_0
 from cortext.text.inventory import Inventory
 from cortext_live.core.input_watch import InputWatch
 from cortext_live.core.log import event
@@ -38,28 +38,22 @@ Normalise = Literal["auto", "none", "rolling"]
 class EndpointOptions:
     """The rule by which an utterance ends by itself."""
 
-    silence_ms: float = 1500.0
+    silence_ms: Annotated[float, ABOVE_0] = 1500.0
     """Silence after speech that ends an utterance.
 
     A frame is silent if the blank and the silence, where the inventory has one, are together more
     probable than all other tokens.
     """
-    speech_ms: float = 160.0
+    speech_ms: Annotated[float, ABOVE_0] = 160.0
     """Least speech, in all, after which silence can end an utterance.
 
     A trial may begin with any length of silence.
     """
-    max_ms: float = 60_000.0
+    max_ms: Annotated[float, ABOVE_0] = 60_000.0
     """Length at which an utterance ends in any case, which bounds what it takes in memory."""
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if not is_finite(value) or value <= 0:
-                raise ConfigError(
-                    f"endpoint.{field.name} is {value!r}; a number of milliseconds above 0 is"
-                    " needed"
-                )
+        check_fields(self, "endpoint.")
 
 
 class Endpoint:
@@ -144,10 +138,6 @@ class PipelineOptions:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        if self.smoothing not in ("published", "causal"):
-            raise ConfigError(f"smoothing is {self.smoothing!r}; use 'published' or 'causal'")
-        if self.normalise not in get_args(Normalise):
-            raise ConfigError(f"normalise is {self.normalise!r}; use 'auto', 'none' or 'rolling'")
 
 
 class AcousticStream:

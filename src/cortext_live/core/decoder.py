@@ -11,6 +11,7 @@ from pathlib import Path
 from cortext.decoding import Decoder, DecoderOptions, Hypothesis, NBest
 from cortext.decoding.nbest import FRAME_MS
 from cortext.errors import DecodingError
+from cortext.settings import Setting
 from cortext.text.language import EN, Language
 from cortext_live.core.log import event
 
@@ -86,10 +87,12 @@ class Notes:
         self._n_written = len(notes)
 
 
-LIVE_BOUNDS = {"max_active": (1, 20_000), "min_active": (1, 20_000), "nbest": (1, 1_000)}
-"""Lowest and highest value of options that decide how long a step and the end of an utterance
-take.
-"""
+LIVE_BOUNDS = {
+    "max_active": Setting(minimum=1, maximum=20_000),
+    "min_active": Setting(minimum=1, maximum=20_000),
+    "nbest": Setting(minimum=1, maximum=1_000),
+}
+"""Bounds on options that decide how long a step and the end of an utterance take."""
 LONGEST_BUDGET_MS = 1_000.0
 LONGEST_WORD = 64
 """Most letters of a hotword."""
@@ -98,13 +101,9 @@ MOST_HOTWORDS = 1_000
 
 def check_options(options: DecoderOptions) -> None:
     """Raise DecodingError for options that a live search could not keep up with."""
-    for name, (low, high) in LIVE_BOUNDS.items():
-        if not low <= getattr(options, name) <= high:
-            what = (
-                f"{name} is {getattr(options, name)}; live it must be at least {low} and at most"
-                f" {high}"
-            )
-            raise DecodingError(what)
+    for name, setting in LIVE_BOUNDS.items():
+        if not setting.accepts(value := getattr(options, name)):
+            raise DecodingError(f"{name} is {value}; live it must be {setting.needed(value)}")
     if options.llm.budget_ms > LONGEST_BUDGET_MS:
         what = (
             f"llm.budget_ms is {options.llm.budget_ms:g}; live it must be at most"

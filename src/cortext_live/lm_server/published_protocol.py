@@ -21,8 +21,8 @@ from cortext_live.core.decoder import Notes
 from cortext_live.core.log import event, internal_error
 from cortext_live.core.redis_connection import Stopped
 from cortext_live.core.redis_streams import Entry, StreamId, format_id
-from cortext_live.lm_server.published_params import (
-    PublishedParams,
+from cortext_live.lm_server.published_options import (
+    PublishedOptions,
     candidates_of,
     scoring,
     without_separator,
@@ -138,7 +138,7 @@ class PublishedProtocol:
     def __init__(
         self,
         decoder: Decoder,
-        params: PublishedParams,
+        params: PublishedOptions,
         streams: PublishedStreams = PublishedStreams(),
         stop: Callable[[], bool] = lambda: False,
         context: str = "",

@@ -20,7 +20,7 @@ from cortext_live.core.redis_link import RedisLink
 from cortext_live.core.redis_streams import LAST, Entry, StreamId, before, format_id
 from cortext_live.lm_server.json_protocol import INPUT, OUTPUT, JsonProtocol
 from cortext_live.lm_server.position import UNREADABLE, ServerPosition
-from cortext_live.lm_server.published_params import PublishedParams, changed_params
+from cortext_live.lm_server.published_options import PublishedOptions, changed_params
 from cortext_live.lm_server.published_protocol import (
     LOST,
     Answer,
@@ -68,7 +68,7 @@ def make_protocol(
         raise ConfigError(f"unknown profile {profile!r}; {nearest(profile, PROFILES)}")
     if preset is not None and preset not in PRESETS:
         raise ConfigError(f"unknown preset {preset!r}; {nearest(preset, PRESETS)}")
-    params = PublishedParams() if preset else PublishedParams.of(decoder.options)
+    params = PublishedOptions() if preset else PublishedOptions.of(decoder.options)
     params = changed_params(replace(params, do_opt=decoder.llm is not None), changes)
     names = {role: name for role, name in (streams or {}).items() if name is not None}
     if not all(name.strip() for name in names.values()):

@@ -38,7 +38,7 @@ from cortext_live.recalibration.online import (
     in_order,
     unfit_places,
 )
-from cortext_live.recalibration.settings import LearningSettings, method_settings
+from cortext_live.recalibration.settings import LearningOptions, method_settings
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class UnlabelledSummary:
     """The known day whose layer the day began with; the day itself where the run knew it."""
     method: str
     """Name of the method."""
-    settings: LearningSettings
+    settings: LearningOptions
     """Settings of the method."""
     language_model: str
     """Directory of the language model that decoded the sentences."""
@@ -196,7 +196,7 @@ def adapt_unlabelled(
 def _check_arguments(
     out: Path,
     method: str,
-    settings: LearningSettings,
+    settings: LearningOptions,
     trials: int | None,
     old_data: Any,
     old_trials: int,

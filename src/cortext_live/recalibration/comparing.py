@@ -18,9 +18,9 @@ from cortext.text.metrics import edit_counts
 from cortext_live.recalibration.chain import model_folder
 from cortext_live.recalibration.chain_entries import Entry
 from cortext_live.recalibration.labels import confidence_of
-from cortext_live.recalibration.promotion import Comparison, PromotionRule, compare
+from cortext_live.recalibration.promotion import Comparison, PromotionOptions, compare
 from cortext_live.recalibration.recorded import LoggedSentence, LoggedSentences, blamed
-from cortext_live.recalibration.settings import ServiceSettings
+from cortext_live.recalibration.settings import ServiceOptions
 
 
 def day_of(model: AcousticModel, session: str) -> str:
@@ -102,8 +102,8 @@ class ModelComparer:
         chain: Path,
         decoder: ChainDecoder,
         sentences: LoggedSentences,
-        settings: ServiceSettings,
-        rule: PromotionRule,
+        settings: ServiceOptions,
+        rule: PromotionOptions,
     ) -> None:
         self._chain = chain
         self._decoder = decoder

@@ -15,9 +15,15 @@ from cortext_live.recalibration.comparing import ModelComparer
 from cortext_live.recalibration.held_out import HeldOut
 from cortext_live.recalibration.learner import Learner
 from cortext_live.recalibration.monitoring import Ratings, reason_to_stop
-from cortext_live.recalibration.promotion import Comparison, Decision, PromotionRule, decide, spent
+from cortext_live.recalibration.promotion import (
+    Comparison,
+    Decision,
+    PromotionOptions,
+    decide,
+    spent,
+)
 from cortext_live.recalibration.recorded import LoggedSentences
-from cortext_live.recalibration.settings import ServiceSettings
+from cortext_live.recalibration.settings import ServiceOptions
 
 FEWEST_UNLEARNT = 5
 """Fewest sentences without labels whose confidence may veto a model."""
@@ -91,8 +97,8 @@ class Decider:
         comparer: ModelComparer,
         held_out: HeldOut,
         days: DayChecks,
-        rule: PromotionRule,
-        settings: ServiceSettings,
+        rule: PromotionOptions,
+        settings: ServiceOptions,
         clock: Callable[[], datetime],
     ) -> None:
         self._chain = chain

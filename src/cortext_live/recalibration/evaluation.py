@@ -42,7 +42,7 @@ from cortext_live.recalibration.online import (
     unfit_places,
 )
 from cortext_live.recalibration.replay import LabelledSentence, labelled_sentence
-from cortext_live.recalibration.settings import LearningSettings, method_settings
+from cortext_live.recalibration.settings import LearningOptions, method_settings
 
 FILE = "online.json"
 FROZEN = "frozen"
@@ -70,7 +70,7 @@ class OnlineMetrics:
     """
 
     method: str
-    settings: LearningSettings
+    settings: LearningOptions
     judged: str
     heard: tuple[str, ...]
     left_out: int
@@ -160,7 +160,7 @@ def _ways(
     run: Path,
     data: PackedDataset,
     search: SearchSettings,
-    settings: LearningSettings,
+    settings: LearningOptions,
     method: str,
     corrected: float,
     seed: int,
@@ -199,7 +199,7 @@ def _known_sentences(
 def _compared(
     found: dict[str, Recognised],
     method: str,
-    settings: LearningSettings,
+    settings: LearningOptions,
     scored: str,
     learnt_from: tuple[str, ...],
     skipped: tuple[Problem, ...],

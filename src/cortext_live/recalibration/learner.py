@@ -24,7 +24,7 @@ from cortext.training.loss import build_loss, loss_kind
 from cortext.training.optim import Optimizer
 from cortext_live.adapt import learning_parts, with_day
 from cortext_live.recalibration.replay import LabelledSentence, ReplayMemory
-from cortext_live.recalibration.settings import LearningSettings
+from cortext_live.recalibration.settings import LearningOptions
 from cortext_live.recalibration.wildcard import WildcardCTC
 
 
@@ -64,7 +64,7 @@ class LearnerState:
 
     model: AcousticModel
     config: TrainConfig
-    settings: LearningSettings
+    settings: LearningOptions
     seed: int
     n_steps: int
     session: str
@@ -103,7 +103,7 @@ class Learner:
         self,
         model: AcousticModel,
         config: TrainConfig,
-        settings: LearningSettings,
+        settings: LearningOptions,
         *,
         seed: int = 0,
     ) -> None:
@@ -176,7 +176,7 @@ class Learner:
     def fewest_tokens(self, n_bins: int) -> float:
         """Return the fewest tokens that a decoded sentence of so many bins is trusted with.
 
-        It is a share (`LearningSettings.least_rate`) of the median of the labelled sentences that
+        It is a share (`LearningOptions.least_rate`) of the median of the labelled sentences that
         are replayed; 0 without any.
         """
         return self.settings.least_rate * n_bins * self.replay.tokens_per_bin()
@@ -362,7 +362,7 @@ def _share_of_lr(number: int, steps: int, floor: float) -> float:
     return 1.0 - (1.0 - floor) * number / max(1, steps - 1)
 
 
-def _learning_config(config: TrainConfig, settings: LearningSettings) -> TrainConfig:
+def _learning_config(config: TrainConfig, settings: LearningOptions) -> TrainConfig:
     """Return the configuration of a run with noise, rates and bounds of the settings."""
     transforms = replace(
         config.dataset.data_transforms,

@@ -29,12 +29,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 
 from cortext.config import check_fields
 from cortext.errors import ConfigError
+from cortext.settings import Setting
 from cortext_live.recalibration.settings import YEAR_H
 
 IMAGINED = 0.5
@@ -42,7 +43,7 @@ IMAGINED = 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
-class PromotionRule:
+class PromotionOptions:
     """Bounds on the word errors that a candidate adds, in points of the error rate."""
 
     provisional: float = 5.0
@@ -51,11 +52,11 @@ class PromotionRule:
     """Upper bound below which it becomes the parent."""
     budget: float = 6.0
     """Most that the promotions of a chain may add together."""
-    error: float = 0.05
+    error: Annotated[float, Setting(above=0, below=0.5)] = 0.05
     """Probability of a wrong promotion in the place of one parent."""
-    fewest: int = 20
+    fewest: Annotated[int, Setting(minimum=2)] = 20
     """Fewest sentences that judge a candidate."""
-    hours: float = 24.0
+    hours: Annotated[float, Setting(above=0, maximum=YEAR_H)] = 24.0
     """Hours for which a candidate speaks provisionally."""
 
     def __post_init__(self) -> None:
@@ -65,13 +66,8 @@ class PromotionRule:
                 f"promotion is {self.promotion} and provisional {self.provisional}",
                 fix="give points of the error rate, the first the smaller one",
             )
-        counts = self.budget >= 0 and self.fewest >= 2
-        if not (0 < self.error < 0.5 and counts and 0 < self.hours <= YEAR_H):
-            raise ConfigError(
-                f"error is {self.error}, budget {self.budget}, fewest {self.fewest}, hours"
-                f" {self.hours}",
-                fix="give error below 0.5, fewest of 2 or more, at most a year, no negative number",
-            )
+        if not self.budget >= 0:  # infinity sets no bound
+            raise ConfigError(f"budget is {self.budget}; it must be at least 0")
 
     def level(self, judgement: int) -> float:
         """Return the level of the bound of a parent's k-th judgement, from 1."""
@@ -182,7 +178,7 @@ class Decision:
 
 
 def decide(
-    found: Comparison | None, rule: PromotionRule, budget_spent: float = 0.0, labelled: int = 0
+    found: Comparison | None, rule: PromotionOptions, budget_spent: float = 0.0, labelled: int = 0
 ) -> Decision:
     """Return what becomes of a candidate.
 

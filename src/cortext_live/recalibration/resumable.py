@@ -17,7 +17,7 @@ from cortext_live.recalibration.forgetting import LEARNER, forget_in_store
 from cortext_live.recalibration.learner import Learner
 from cortext_live.recalibration.old_sentences import old_sentences
 from cortext_live.recalibration.position import Position
-from cortext_live.recalibration.settings import LearningSettings
+from cortext_live.recalibration.settings import LearningOptions
 from cortext_live.recalibration.state import FIX, LearnerStore
 
 
@@ -56,7 +56,7 @@ class ResumableLearner:
         self,
         chain: Path,
         contents: ChainContents,
-        settings: LearningSettings,
+        settings: LearningOptions,
         seed: int,
         old_data: str | Path | PackedDataset | None,
     ) -> None:

@@ -36,10 +36,10 @@ from cortext_live.recalibration.held_out import HeldOut
 from cortext_live.recalibration.labeller import Labeller
 from cortext_live.recalibration.labels import labelling_search
 from cortext_live.recalibration.log_trainer import LogTrainer
-from cortext_live.recalibration.promotion import PromotionRule
+from cortext_live.recalibration.promotion import PromotionOptions
 from cortext_live.recalibration.recorded import LoggedSentences, SentenceFault
 from cortext_live.recalibration.resumable import ResumableLearner, lock_learner
-from cortext_live.recalibration.settings import SERVICE_METHODS, ServiceSettings, method_settings
+from cortext_live.recalibration.settings import SERVICE_METHODS, ServiceOptions, method_settings
 from cortext_live.usage.writer import now
 
 
@@ -76,8 +76,8 @@ class Recalibration:
         *,
         method: str = "together",
         overrides: Iterable[str] = (),
-        settings: ServiceSettings = ServiceSettings(),
-        rule: PromotionRule = PromotionRule(),
+        settings: ServiceOptions = ServiceOptions(),
+        rule: PromotionOptions = PromotionOptions(),
         options: Options = None,
         operator: str = "",
         seed: int = 0,
@@ -253,8 +253,8 @@ def _decisions(
     sentences: LoggedSentences,
     decoder: ChainDecoder,
     labeller: Labeller,
-    settings: ServiceSettings,
-    rule: PromotionRule,
+    settings: ServiceOptions,
+    rule: PromotionOptions,
 ) -> ChainDecisions:
     comparer = ModelComparer(chain.folder, decoder, sentences, settings, rule)
     held_out = HeldOut(chain.folder, sentences, labeller)

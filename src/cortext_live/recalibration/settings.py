@@ -3,91 +3,75 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
+from typing import Annotated
 
 from cortext.config import check_fields, with_overrides
 from cortext.errors import ConfigError, nearest
+from cortext.settings import ABOVE_0, AT_LEAST_0, AT_LEAST_1, FROM_0_TO_1, Setting
 
 
 @dataclass(frozen=True, kw_only=True)
-class LearningSettings:
-    """Settings of learning from a decoded sentence.
+class LearningOptions:
+    """Options of learning from a decoded sentence.
 
     The defaults are those of `one-step`.
     """
 
-    copies: int = 16
+    copies: Annotated[int, AT_LEAST_1] = 16
     """Copies of the sentence in a batch, each with noise of its own."""
-    replayed: int = 0
+    replayed: Annotated[int, AT_LEAST_0] = 0
     """Earlier sentences in a batch, drawn anew for every step."""
-    white_noise_std: float = 0.2
+    white_noise_std: Annotated[float, AT_LEAST_0] = 0.2
     """Standard deviation of the noise added to every bin of every feature."""
-    constant_offset_std: float = 0.05
+    constant_offset_std: Annotated[float, AT_LEAST_0] = 0.05
     """Standard deviation of the offset added to a feature throughout a sentence."""
-    lr: float = 1e-3
+    lr: Annotated[float, ABOVE_0] = 1e-3
     """Learning rate of AdamW."""
-    weight_decay: float = 1e-5
+    weight_decay: Annotated[float, AT_LEAST_0] = 1e-5
     """Weight decay of AdamW."""
-    clip: float = 0.5
+    clip: Annotated[float, ABOVE_0] = 0.5
     """Largest norm of the gradient."""
-    steps: int = 1
+    steps: Annotated[int, AT_LEAST_1] = 1
     """Most steps for a sentence."""
-    steps_at_once: float = 1.0
+    steps_at_once: Annotated[float, AT_LEAST_0] = 1.0
     """Steps for a new sentence while the day goes on, where those of a day learn together."""
-    rounds: int = 1
+    rounds: Annotated[int, AT_LEAST_1] = 1
     """Rounds in which the other steps are taken when the day ends. Before each, its sentences are
     decoded again."""
-    steps_per_day: int = 0
+    steps_per_day: Annotated[int, AT_LEAST_0] = 0
     """Most steps of a recording day; 0 sets no bound beyond `steps` for each sentence."""
-    stop_loss: float = 0.0
+    stop_loss: Annotated[float, AT_LEAST_0] = 0.0
     """Mean loss of the sentence below which no further step is taken; 0 takes all steps."""
-    confidence: float = 0.5
+    confidence: Annotated[float, FROM_0_TO_1] = 0.5
     """Lowest confidence of a decoded sentence that is learnt from; see `pseudo_label`."""
-    word_confidence: float = 0.0
+    word_confidence: Annotated[float, FROM_0_TO_1] = 0.0
     """Lowest confidence of a decoded word that is learnt from. Frames of other words may be
     anything (`wildcard`). 0 learns whole sentences; so does a model not trained with CTC."""
-    least_rate: float = 0.5
+    least_rate: Annotated[float, FROM_0_TO_1] = 0.5
     """Fewest tokens a second of a decoded sentence that is learnt from, as a share of those of
     labelled sentences; 0, or no labelled sentence for replay, trusts all. A model that learns from
     too short sentences decodes shorter and shorter ones, and is sure of them."""
-    remembered: int = 400
+    remembered: Annotated[int, Setting(minimum=2)] = 400
     """Sentences kept for replay: half come from labelled recordings, and half are the latest ones
     that were decoded. As many corrected ones are kept besides."""
     whole_model: bool = False
     """Let all weights learn, not only those that the model says belong to the day."""
-    together: int = 0
+    together: Annotated[int, AT_LEAST_0] = 0
     """Different sentences of the day in a batch, which learn together before a model is made; 0
     learns from each sentence by itself. See `Learner.learn_together`."""
-    corrected_weight: float = 3.0
+    corrected_weight: Annotated[float, ABOVE_0] = 3.0
     """Weight of a corrected sentence in drawing them; a decoded one has 1."""
-    lr_floor: float = 1.0
+    lr_floor: Annotated[float, FROM_0_TO_1] = 1.0
     """Share of the learning rate that is left at the last step before a model is made."""
 
     def __post_init__(self) -> None:
         check_fields(self)
-        least = {"copies": 1, "replayed": 0, "steps": 1, "steps_per_day": 0, "together": 0}
-        least |= {"rounds": 1}
-        for name, number in (least | {"remembered": 2}).items():
-            found = getattr(self, name)
-            _require(found >= number, name, found, f"{number} or more")
-        for name in ("confidence", "word_confidence", "least_rate", "lr_floor"):
-            _require(0 <= getattr(self, name) <= 1, name, getattr(self, name), "from 0 to 1")
-        for name in ("lr", "clip", "corrected_weight"):
-            _require(getattr(self, name) > 0, name, getattr(self, name), "a positive number")
-        for each in fields(self):
-            if each.type == "float":
-                value = getattr(self, each.name)
-                _require(0 <= value < float("inf"), each.name, value, "finite and 0 or more")
-
-
-def _require(condition: bool, name: str, value: object, needed: str) -> None:
-    if not condition:
-        raise ConfigError(f"{name} is {value}; it must be {needed}")
 
 
 METHODS = {
-    "one-step": LearningSettings(),
-    "replay": LearningSettings(
+    "one-step": LearningOptions(),
+    "replay": LearningOptions(
         copies=10,
         replayed=6,
         white_noise_std=0.8,
@@ -107,7 +91,7 @@ OF_THE_SERVICE = (
 )
 """Settings that `adapt` and `evaluate` do not use."""
 SERVICE_METHODS = METHODS | {
-    "together": LearningSettings(
+    "together": LearningOptions(
         replayed=6,
         white_noise_std=0.8,
         lr=3e-3,
@@ -133,8 +117,8 @@ are likely right are learnt from.
 def method_settings(
     method: str,
     overrides: Iterable[str] = (),
-    methods: Mapping[str, LearningSettings] = METHODS,
-) -> LearningSettings:
+    methods: Mapping[str, LearningOptions] = METHODS,
+) -> LearningOptions:
     """Return the settings of a method with changes.
 
     Args:
@@ -155,39 +139,30 @@ def method_settings(
 
 
 YEAR_H = 366 * 24.0
+_WAIT_S = Setting(minimum=0, maximum=3600 * YEAR_H)
 
 
 @dataclass(frozen=True, kw_only=True)
-class ServiceSettings:
-    """Settings of the service, beside those of learning and of promotion."""
+class ServiceOptions:
+    """Options of the service, beside those of learning and of promotion."""
 
-    every: int = 20
+    every: Annotated[int, AT_LEAST_1] = 20
     """Sentences that are learnt from between two models of the chain."""
-    quiet_s: float = 1800.0
+    quiet_s: Annotated[float, _WAIT_S] = 1800.0
     """Seconds without a further utterance after which fewer sentences make a model, where those of
     a day learn together."""
-    settle_s: float = 60.0
+    settle_s: Annotated[float, _WAIT_S] = 60.0
     """Seconds that a sentence waits for its correction before its decoded text is learnt from."""
-    judging: int = 300
+    judging: Annotated[int, AT_LEAST_1] = 300
     """Most labelled sentences that judge a model, the latest ones."""
-    watched: int = 30
+    watched: Annotated[int, AT_LEAST_1] = 30
     """Latest sentences whose confidence may veto a model."""
-    lost_confidence: float = 0.05
+    lost_confidence: Annotated[float, FROM_0_TO_1] = 0.05
     """Fall of their mean confidence, against the parent's, that vetoes a model."""
     allow_provisional: bool = False
     """Let a model speak provisionally while too few sentences have labels to judge it."""
-    kept: int = 10
+    kept: Annotated[int, AT_LEAST_1] = 10
     """Latest models whose files are kept, beside the promoted ones and the one that speaks."""
 
     def __post_init__(self) -> None:
         check_fields(self)
-        for name in ("every", "judging", "watched", "kept"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} is {getattr(self, name)}; it must be 1 or more")
-        for name in ("settle_s", "quiet_s"):
-            if not 0 <= getattr(self, name) <= 3600 * YEAR_H:
-                found = f"{name} is {getattr(self, name):g}"
-                raise ConfigError(f"{found}; it must be from 0 to {3600 * YEAR_H:g} s, a year")
-        if not 0 <= self.lost_confidence <= 1:
-            found = f"lost_confidence is {self.lost_confidence}"
-            raise ConfigError(found, fix="give a share from 0 to 1")

@@ -30,7 +30,7 @@ from cortext.temporaries import clear
 from cortext.training.config import TrainConfig
 from cortext_live.recalibration.learner import Learner, LearnerState
 from cortext_live.recalibration.replay import LabelledSentence
-from cortext_live.recalibration.settings import LearningSettings
+from cortext_live.recalibration.settings import LearningOptions
 
 FILE = "learner.safetensors"
 FORMAT_VERSION = "1"
@@ -47,7 +47,7 @@ FIX = (
 class LearnerStore:
     """The directory of a learner; one process at a time may use it.
 
-    It holds at most as many sentences as the learner keeps (`LearningSettings.remembered`), and
+    It holds at most as many sentences as the learner keeps (`LearningOptions.remembered`), and
     while it saves, those that were learnt since the last time.
 
     Args:
@@ -141,7 +141,7 @@ class LearnerStore:
         return LearnerState(
             model=model,
             config=from_mapping(TrainConfig, progress["config"]),
-            settings=from_mapping(LearningSettings, progress["settings"]),
+            settings=from_mapping(LearningOptions, progress["settings"]),
             seed=int(progress["seed"]),
             n_steps=int(progress["n_steps"]),
             session=progress["session"],

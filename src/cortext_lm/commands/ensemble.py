@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cortext.cli.console import JSON, OVERRIDES, print_json, print_lines, print_table, progress_bar
-from cortext.cli.options import LargeModelOptions
+from cortext.cli.options import LargeModelSettings
 from cortext.cores import available_cores
 from cortext.errors import CortextError, DataError, DecodingError
 
@@ -104,7 +104,7 @@ def ensemble(
         Path | None,
         typer.Option(help="Language-model directory, for rover-lm, average and --lattice."),
     ] = None,
-    large: LargeModelOptions,
+    large: LargeModelSettings,
     free: Annotated[
         bool, typer.Option("--free", help="correct: let the model write words that nobody heard.")
     ] = False,
@@ -163,7 +163,7 @@ def ensemble(
 
 
 @dataclass(frozen=True)
-class _SearchArguments:
+class _SearchSettings:
     """The language model of a search, its options and its threads; None where not given."""
 
     lm: Path | None
@@ -180,12 +180,12 @@ class _SearchArguments:
         }
 
 
-def _search_arguments(lm: Path | None, words: EnsembleSearch) -> _SearchArguments:
+def _search_arguments(lm: Path | None, words: EnsembleSearch) -> _SearchSettings:
     from cortext.evaluation.decoder_options import options_for
 
     given = words.decoder_options
     options = None if given is None else options_for(None, lm, given)[0]
-    return _SearchArguments(lm, options, words.threads)
+    return _SearchSettings(lm, options, words.threads)
 
 
 def _check_sources(sources: Sources, fit: list[Path] | None) -> None:
@@ -232,7 +232,7 @@ def _check_file(fitting: Fitting, changes: list[str]) -> None:
 
 def _check_used(
     options: EnsembleOptions,
-    search: _SearchArguments,
+    search: _SearchSettings,
     llm: str | None,
     free: bool,
     any_method: bool,
@@ -258,7 +258,7 @@ def _check_used(
 
 
 def _option_notes(
-    evaluations: list[Path], options: EnsembleOptions, search: _SearchArguments
+    evaluations: list[Path], options: EnsembleOptions, search: _SearchSettings
 ) -> list[str]:
     """Return a line about the decoder options of each search for which none are chosen."""
     from cortext_lm.ensemble.posteriors import options_note
@@ -285,7 +285,7 @@ def _options(file: Path | None, changes: dict[str, Any], overrides: list[str]) -
     return with_overrides(EnsembleOptions(), overrides).changed(changes)
 
 
-def _corrector(large: LargeModelOptions) -> LargeCorrector | None:
+def _corrector(large: LargeModelSettings) -> LargeCorrector | None:
     if large.llm is None:
         return None
     from cortext_lm.ensemble.correct import LargeCorrector
@@ -300,7 +300,7 @@ def _fit(
     language: Language,
     base: EnsembleOptions,
     any_method: bool,
-    search: _SearchArguments,
+    search: _SearchSettings,
     corrector: LargeCorrector | None,
 ) -> Fitted:
     """Fit options of the base's method, or of any, on lists or on evaluation directories."""
@@ -332,7 +332,7 @@ def _combine(
     sources: Sources,
     language: Language,
     options: EnsembleOptions,
-    search: _SearchArguments,
+    search: _SearchSettings,
     corrector: LargeCorrector | None,
 ) -> Ensemble | None:
     """Combine the lists or the runs, and say which decoder options were used; None without any."""

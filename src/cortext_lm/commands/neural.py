@@ -48,9 +48,9 @@ def train(
 
     Example: cortext lm train-neural prompts.txt:5 general.txt.gz --minutes 20 --out runs/neural
     """
-    from cortext_lm.neural.train_neural import NeuralOptions, train_neural
+    from cortext_lm.neural.train_neural import NeuralSettings, train_neural
 
-    options = NeuralOptions(
+    options = NeuralSettings(
         pieces=pieces,
         width=width,
         layers=layers,
@@ -153,10 +153,10 @@ def finetune(
     Example: cortext finetune-llm Qwen/Qwen3.5-4B prompts.txt:3 general.txt.gz --out runs/lora
     --merge runs/merged
     """
-    from cortext_lm.llm.finetune import FinetuneOptions
+    from cortext_lm.llm.finetune import FinetuneSettings
     from cortext_lm.llm.finetune import finetune as finetuned
 
-    options = FinetuneOptions(
+    options = FinetuneSettings(
         rank=rank,
         alpha=alpha,
         lr=lr,

@@ -5,18 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import yaml
 
 from cortext.arguments import check_type
 from cortext.config import load_config
-from cortext.decoding.options import is_finite
+from cortext.decoding.options import check_numbers, is_finite
 from cortext.errors import DecodingError, nearest
 from cortext.files import atomic_write
+from cortext.settings import FROM_0_TO_1, Setting
 
 METHODS = ("rover", "rover-lm", "mbr", "average", "correct")
 MEANS = ("arithmetic", "geometric")
+_FACTOR = Setting(minimum=0, maximum=1e3)
 
 
 @dataclass(frozen=True)
@@ -38,39 +40,39 @@ class EnsembleOptions:
     """
     weights: tuple[float, ...] = ()
     """Weight of each system, at least 0; equal when empty."""
-    nbest: int = 10
+    nbest: Annotated[int, Setting(minimum=1, maximum=1e6)] = 10
     """Number of each system's best sentences that take part; of a lattice all do."""
     lattice: bool = False
     """True if runs are combined by their lattices and not by their saved lists.
 
     The lattices come from a new search in the runs' logits.
     """
-    score_scale: float = 1.0
+    score_scale: Annotated[float, _FACTOR] = 1.0
     """Factor on the scores of a system's sentences before they become probabilities.
 
     0 makes them equal.
     """
-    alpha: float = 1.0
+    alpha: Annotated[float, FROM_0_TO_1] = 1.0
     """rover: share of the votes in a word's score.
 
     The rest is the mean confidence of those who vote for it.
     """
-    null_confidence: float = 0.7
+    null_confidence: Annotated[float, FROM_0_TO_1] = 0.7
     """rover: confidence of leaving a word out, where `alpha` is below 1."""
-    null_weight: float = 1.0
+    null_weight: Annotated[float, _FACTOR] = 1.0
     """rover: factor on the score of leaving a word out."""
-    lm_weight: float = 0.05
+    lm_weight: Annotated[float, _FACTOR] = 0.05
     """rover-lm: factor on the n-gram's log-probabilities beside the logarithms of the votes."""
-    word_score: float = 0.0
+    word_score: Annotated[float, Setting(minimum=-1e3, maximum=1e3)] = 0.0
     """rover-lm: added for every word."""
     mean: str = "arithmetic"
     """average: of the probabilities, or (`geometric`) of their logarithms."""
-    candidates: int = 20
+    candidates: Annotated[int, Setting(minimum=1, maximum=1e4)] = 20
     """correct: most recombinations of the words that are scored beside the systems' own sentences.
 
     It is the beam of the search for them.
     """
-    llm_weight: float = 0.02
+    llm_weight: Annotated[float, _FACTOR] = 0.02
     """correct: factor on the large model's log-probability.
 
     One expected word error costs 1.
@@ -90,20 +92,7 @@ class EnsembleOptions:
             raise DecodingError(
                 "lattice does not go with average, whose posteriors are searched once, together"
             )
-        for name, (low, high) in _BOUNDS.items():
-            value = getattr(self, name)
-            is_integer = isinstance(getattr(EnsembleOptions, name), int)
-            if (
-                not is_finite(value)
-                or not low <= value <= high
-                or (is_integer and int(value) != value)
-            ):
-                kind = "whole number" if is_integer else "number"
-                raise DecodingError(
-                    f"{name} is {value!r}; a {kind} of at least {low:g} and at most {high:g} is"
-                    " needed"
-                )
-            object.__setattr__(self, name, int(value) if is_integer else float(value))
+        check_numbers(self)
         object.__setattr__(self, "weights", _checked_weights(self.weights))
 
     @property
@@ -155,16 +144,3 @@ def _checked_weights(weights: Any) -> tuple[float, ...]:
     if weights and not sum(weights) > 0:
         raise DecodingError("all weights are 0; one at least must be above")
     return tuple(float(weight) for weight in weights)
-
-
-_BOUNDS: dict[str, tuple[float, float]] = {
-    "nbest": (1, 1e6),
-    "score_scale": (0, 1e3),
-    "alpha": (0, 1),
-    "null_confidence": (0, 1),
-    "null_weight": (0, 1e3),
-    "lm_weight": (0, 1e3),
-    "word_score": (-1e3, 1e3),
-    "candidates": (1, 1e4),
-    "llm_weight": (0, 1e3),
-}

@@ -23,7 +23,7 @@ from cortext.decoding.ngram.build import (
     write_binary,
     write_rest,
 )
-from cortext.decoding.ngram.build_options import BINARIES
+from cortext.decoding.ngram.build_settings import BINARIES
 from cortext.decoding.ngram.corpus import silent
 from cortext.decoding.ngram.language_model import MODELS, LanguageModel
 from cortext.decoding.ngram.vocabulary import BOS, EOS

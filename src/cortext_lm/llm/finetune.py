@@ -14,16 +14,18 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch.nn import functional
 
+from cortext.config import check_fields
 from cortext.decoding.ngram.build import in_place_of
 from cortext.errors import LanguageModelError
 from cortext.extras import need
 from cortext.processes import Progress, threads
 from cortext.provenance import provenance
+from cortext.settings import SEED, THREADS, Setting
 from cortext_lm.llm.explain import out_of_memory
 from cortext_lm.llm.loading import check_target, quiet, save_model, write_facts
 from cortext_lm.llm.model import CausalLM
@@ -39,50 +41,37 @@ _LARGEST_MEAN = 700.0
 
 
 @dataclass(frozen=True)
-class FinetuneOptions:
-    """Options for training an adapter. Raises LanguageModelError for values out of bounds."""
+class FinetuneSettings:
+    """Settings for training an adapter. Raises LanguageModelError for values out of bounds."""
 
-    rank: int = 16
+    rank: Annotated[int, Setting(minimum=1, maximum=4096)] = 16
     """Rank of the matrices whose product is added to each matrix of the model."""
-    alpha: float = 32.0
+    alpha: Annotated[float, Setting(minimum=1e-3, maximum=1e5)] = 32.0
     """The product of the added matrices is scaled by alpha / rank."""
-    dropout: float = 0.05
-    lr: float = 2e-4
+    dropout: Annotated[float, Setting(minimum=0, maximum=0.9)] = 0.05
+    lr: Annotated[float, Setting(minimum=1e-8, maximum=1)] = 2e-4
     """Highest learning rate of AdamW; warmed up, then half a cosine down."""
-    epochs: float = 2.0
+    epochs: Annotated[float, Setting(minimum=0.01, maximum=1e4)] = 2.0
     """Readings of the texts, each as often as its factor says."""
-    batch_tokens: int = 1024
+    batch_tokens: Annotated[int, Setting(minimum=16, maximum=1 << 22)] = 1024
     """Tokens of a batch, padding included; less takes less memory."""
-    patience: int = 3
+    patience: Annotated[int, Setting(minimum=1, maximum=1000)] = 3
     """Checks in a row without a lower held-out perplexity after which training ends.
 
     There is a check after each twelfth of the training.
     """
-    threads: int = 1
-    seed: int = 0
+    threads: Annotated[int, THREADS] = 1
+    seed: Annotated[int, SEED] = 0
 
     def __post_init__(self) -> None:
-        for name, low, high in (
-            ("rank", 1, 4096),
-            ("alpha", 1e-3, 1e5),
-            ("dropout", 0, 0.9),
-            ("lr", 1e-8, 1),
-            ("epochs", 0.01, 1e4),
-            ("batch_tokens", 16, 1 << 22),
-            ("patience", 1, 1000),
-            ("threads", 1, 1024),
-            ("seed", 0, (1 << 32) - 1),
-        ):
-            value = getattr(self, name)
-            if not low <= value <= high:
-                raise LanguageModelError(f"{name} is {value:g}; {low:g} to {high:g} are possible")
+        check_fields(self, error=LanguageModelError)
 
 
 def finetune(
     model: str | Path,
     texts: Sequence[str | Path],
     out: str | Path,
-    options: FinetuneOptions | None = None,
+    options: FinetuneSettings | None = None,
     *,
     held_out: Path | None = None,
     merge: Path | None = None,
@@ -108,7 +97,7 @@ def finetune(
             callback or None.
     """
     need("peft", "llm")
-    options = options or FinetuneOptions()
+    options = options or FinetuneSettings()
     out = Path(out)
     sources = [TextSource.of(text) for text in texts]
     kept = [model, *(source.path for source in sources), *([held_out] if held_out else [])]
@@ -193,7 +182,7 @@ class _Finetuning:
         lm: CausalLM,
         texts: Sequence[list[list[int]]],
         held_out: list[list[int]],
-        options: FinetuneOptions,
+        options: FinetuneSettings,
     ) -> None:
         peft = need("peft", "llm")
         self.name = lm.name

@@ -16,15 +16,17 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 
+from cortext.config import check_fields
 from cortext.decoding.ngram.build import in_place_of
 from cortext.errors import LanguageModelError
 from cortext.extras import need
 from cortext.processes import Progress, threads
 from cortext.provenance import provenance
+from cortext.settings import SEED, THREADS, Setting
 from cortext_lm.llm.loading import check_target, save_model
 from cortext_lm.llm.model import SENTENCE_END
 from cortext_lm.neural.loss import autocast, padded, summed_loss
@@ -41,39 +43,36 @@ _PATIENCE = 5
 
 
 @dataclass(frozen=True)
-class NeuralOptions:
+class NeuralSettings:
     """Size of a model, and settings of its training.
 
     Raises LanguageModelError for values out of bounds.
     """
 
-    pieces: int = 4000
+    pieces: Annotated[int, Setting(minimum=64, maximum=100_000)] = 4000
     """Word pieces, at most."""
-    width: int = 192
+    width: Annotated[int, Setting(minimum=8, maximum=4096)] = 192
     """Width of the embeddings and of the layers."""
-    layers: int = 3
-    heads: int = 3
-    lr: float = 6e-3
+    layers: Annotated[int, Setting(minimum=1, maximum=64)] = 3
+    heads: Annotated[int, Setting(minimum=1, maximum=64)] = 3
+    lr: Annotated[float, Setting(minimum=1e-7, maximum=1)] = 6e-3
     """Highest learning rate; warmed up, then half a cosine down."""
-    weight_decay: float = 0.1
+    weight_decay: Annotated[float, Setting(minimum=0, maximum=10)] = 0.1
     """Weight decay of the matrices within layers."""
-    batch_tokens: int = 4096
+    batch_tokens: Annotated[int, Setting(minimum=64, maximum=1 << 20)] = 4096
     """Tokens of a batch, padding included."""
-    steps: int | None = None
+    steps: Annotated[int | None, Setting(minimum=1, maximum=10_000_000)] = None
     """Number of batches. With a seed it decides the result; minutes depend on the machine."""
-    minutes: float | None = 10.0
+    minutes: Annotated[float | None, Setting(minimum=0.01, maximum=100_000)] = 10.0
     """Minutes after which training ends, reading not counted.
 
     Without `steps` the learning rate follows the clock.
     """
-    threads: int = 1
-    seed: int = 0
+    threads: Annotated[int, THREADS] = 1
+    seed: Annotated[int, SEED] = 0
 
     def __post_init__(self) -> None:
-        for name, low, high in _BOUNDS:
-            value = getattr(self, name)
-            if value is not None and not low <= value <= high:
-                raise LanguageModelError(f"{name} is {value:g}; {low:g} to {high:g} are possible")
+        check_fields(self, error=LanguageModelError)
         if self.width % (2 * self.heads):
             raise LanguageModelError(
                 f"width is {self.width}; {self.heads} heads need a multiple of {2 * self.heads}"
@@ -82,25 +81,10 @@ class NeuralOptions:
             raise LanguageModelError("training would not end", fix="give steps or minutes")
 
 
-_BOUNDS: tuple[tuple[str, float, float], ...] = (
-    ("pieces", 64, 100_000),
-    ("width", 8, 4096),
-    ("layers", 1, 64),
-    ("heads", 1, 64),
-    ("lr", 1e-7, 1.0),
-    ("weight_decay", 0, 10),
-    ("batch_tokens", 64, 1 << 20),
-    ("steps", 1, 10_000_000),
-    ("minutes", 0.01, 100_000),
-    ("threads", 1, 1024),
-    ("seed", 0, (1 << 32) - 1),
-)
-
-
 def train_neural(
     texts: Sequence[str | Path],
     out: str | Path,
-    options: NeuralOptions | None = None,
+    options: NeuralSettings | None = None,
     held_out: Path | None = None,
     stage: Stage = lambda name: None,
 ) -> dict[str, Any]:
@@ -120,7 +104,7 @@ def train_neural(
             callback or None.
     """
     need("transformers", "llm")
-    options = options or NeuralOptions()
+    options = options or NeuralSettings()
     out = Path(out)
     sources = [TextSource.of(text) for text in texts]
     check_target(out, [*(source.path for source in sources), *([held_out] if held_out else [])])
@@ -150,7 +134,7 @@ def train_neural(
     return facts
 
 
-def new_network(tokenizer: Any, options: NeuralOptions) -> Any:
+def new_network(tokenizer: Any, options: NeuralSettings) -> Any:
     """Return a `LlamaForCausalLM` with random weights for a tokenizer.
 
     Its configuration says that it ends sentences (`SENTENCE_END`).
@@ -205,7 +189,7 @@ def optimizers(
 class _Training:
     """One training of a network."""
 
-    def __init__(self, network: Any, tokenizer: Any, texts: Texts, options: NeuralOptions) -> None:
+    def __init__(self, network: Any, tokenizer: Any, texts: Texts, options: NeuralSettings) -> None:
         self.network = network
         self.options = options
         self.pad = tokenizer.pad_token_id

@@ -9,14 +9,16 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 
+from cortext.config import check_fields
 from cortext.decoding.ngram.build import in_place_of
 from cortext.errors import LanguageModelError
 from cortext.extras import need
 from cortext.provenance import provenance
+from cortext.settings import SEED, Setting
 from cortext_lm.llm.explain import explained
 from cortext_lm.llm.loading import check_target, quiet, write_facts
 from cortext_lm.llm.model import CausalLM
@@ -57,33 +59,21 @@ The answer is such a sentence.
 
 
 @dataclass(frozen=True)
-class TowerOptions:
+class TowerSettings:
     """The size of a random audio tower. Raises LanguageModelError for impossible values."""
 
-    width: int = 128
+    width: Annotated[int, Setting(minimum=4, maximum=8192)] = 128
     """Width of each frame, a multiple of 2 x heads."""
-    layers: int = 2
-    heads: int = 4
-    mels: int = 80
+    layers: Annotated[int, Setting(minimum=1, maximum=100)] = 2
+    heads: Annotated[int, Setting(minimum=1, maximum=128)] = 4
+    mels: Annotated[int, Setting(minimum=8, maximum=256)] = 80
     """Bands of the mel spectrum."""
-    window_s: int = 30
+    window_s: Annotated[int, Setting(minimum=1, maximum=600)] = 30
     """Seconds of the longest sound."""
-    seed: int = 0
+    seed: Annotated[int, SEED] = 0
 
     def __post_init__(self) -> None:
-        for name, low, high in (
-            ("width", 4, 8192),
-            ("layers", 1, 100),
-            ("heads", 1, 128),
-            ("mels", 8, 256),
-            ("window_s", 1, 600),
-            ("seed", 0, (1 << 32) - 1),
-        ):
-            value = getattr(self, name)
-            if not low <= value <= high:
-                raise LanguageModelError(
-                    f"the tower's {name} is {value}; {low} to {high} are possible"
-                )
+        check_fields(self, "the tower's ", LanguageModelError)
         if self.width % (2 * self.heads):
             what = (
                 f"the tower's width is {self.width}; it must be a multiple of {2 * self.heads},"
@@ -93,7 +83,7 @@ class TowerOptions:
 
 
 def assemble(
-    lm: str | Path, out: str | Path, options: TowerOptions | None = None
+    lm: str | Path, out: str | Path, options: TowerSettings | None = None
 ) -> dict[str, Any]:
     """Write an audio LLM made of a causal language model to `out`.
 
@@ -103,7 +93,7 @@ def assemble(
     Args:
         lm: Causal language model: a directory, or a name on the Hugging Face Hub.
         out: Directory to write.
-        options: Size and seed of the audio tower; by default `TowerOptions()`.
+        options: Size and seed of the audio tower; by default `TowerSettings()`.
 
     Returns:
         The facts that `cortext.json` in `out` records.
@@ -115,7 +105,7 @@ def assemble(
     """
     transformers = need("transformers", "speechllm")
     out = Path(out)
-    options = options or TowerOptions()
+    options = options or TowerSettings()
     check_target(out, [lm])
     causal_lm = CausalLM.load(lm, device="cpu")
     with (
@@ -170,7 +160,7 @@ def _with_markers(lm: CausalLM) -> Any:
     return tokenizer
 
 
-def _network(transformers: Any, lm: CausalLM, tokenizer: Any, options: TowerOptions) -> Any:
+def _network(transformers: Any, lm: CausalLM, tokenizer: Any, options: TowerSettings) -> Any:
     """Return a network of Qwen2-Audio's class with the language model's weights."""
     if not lm.splits or lm.head.bias is not None:
         what = (

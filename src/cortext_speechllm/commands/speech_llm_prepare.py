@@ -51,10 +51,10 @@ def assemble(
 
     Example: cortext speech-llm assemble runs/neural --out runs/audio-llm
     """
-    from cortext_speechllm.audio_llm.assemble import TowerOptions
+    from cortext_speechllm.audio_llm.assemble import TowerSettings
     from cortext_speechllm.audio_llm.assemble import assemble as assembled
 
-    options = TowerOptions(
+    options = TowerSettings(
         width=width, layers=layers, heads=heads, mels=mels, window_s=window, seed=seed
     )
     facts = assembled(language_model, out, options)
@@ -187,10 +187,10 @@ def teach(
     Example: cortext speech-llm teach runs/first prompts.txt --data runs/packed --audio-llm
     runs/audio-llm --out runs/reads
     """
-    from cortext_speechllm.teach import TeachOptions, teach_from_text
+    from cortext_speechllm.teach import TeachSettings, teach_from_text
 
     load_plugins(plugins)
-    options = TeachOptions(batches=batches, lr=lr, seed=seed, threads=threads)
+    options = TeachSettings(batches=batches, lr=lr, seed=seed, threads=threads)
     with progress_bar("reading") as progress:
         facts = teach_from_text(
             run, texts, data, audio_llm, out, options, lexicon=lexicon, progress=progress

@@ -28,7 +28,7 @@ import torch
 from cortext.data.packed import PackedDataset, PackedSplit
 from cortext.data.sampler import DayBalancedSampler
 from cortext.errors import ConfigError
-from cortext.features import Augmentation, build_augmentations
+from cortext.features import AugmentationConfig, build_augmentations
 from cortext.features.augment import follows_smoothing
 from cortext.features.smooth import gaussian_kernel
 from cortext.models.inputs import count_patches
@@ -198,7 +198,7 @@ def datasets(config: TrainConfig, data: PackedDataset) -> tuple[Any, Any]:
     )
 
 
-def prepare(raw: Mapping[str, Any], transforms: Augmentation) -> dict[str, Any]:
+def prepare(raw: Mapping[str, Any], transforms: AugmentationConfig) -> dict[str, Any]:
     """Prepare a raw batch: augment it (if it has seeds), and smooth it.
 
     See `cortext.features.prepare`. Zeros at the end replace the bins that the cut takes from the
@@ -213,7 +213,7 @@ def prepare(raw: Mapping[str, Any], transforms: Augmentation) -> dict[str, Any]:
     return batch | {"features": x_BTC}
 
 
-def _augment(x_BTC: Any, seed_B2: Any, cut: Any, settings: Augmentation) -> Any:
+def _augment(x_BTC: Any, seed_B2: Any, cut: Any, settings: AugmentationConfig) -> Any:
     """Apply gain, noise, offset, walk and cut in the release's order, with each trial's numbers."""
     n_trials, n_bins, n_features = x_BTC.shape
 
@@ -236,7 +236,7 @@ def _augment(x_BTC: Any, seed_B2: Any, cut: Any, settings: Augmentation) -> Any:
     return x_BTC
 
 
-def _smooth(x_BTC: Any, settings: Augmentation) -> Any:
+def _smooth(x_BTC: Any, settings: AugmentationConfig) -> Any:
     """Smooth with padding `same`, tap by tap, because a TPU would convolve in bfloat16."""
     kernel_K = gaussian_kernel(settings.smooth_kernel_std, settings.smooth_kernel_size)
     before = (len(kernel_K) - 1) // 2

@@ -17,7 +17,15 @@ from cortext.plugins import load_plugins
 from cortext.settings import Setting
 from cortext_tune.cloud.accelerators import accelerator as known_accelerator
 from cortext_tune.cloud.source import read_source
-from cortext_tune.cloud.task import HEADER, HOME, TaskPlan, address, here, task_name, task_text
+from cortext_tune.cloud.task import (
+    HEADER,
+    HOME,
+    CloudTaskConfig,
+    address,
+    here,
+    task_name,
+    task_text,
+)
 
 
 @dataclass(frozen=True)
@@ -259,7 +267,7 @@ def write_task(
     source = read_source(settings.source, file.parent)
     if source.file:
         uploads[f"{HOME}/source/{source.file.name}"] = source.file
-    plan = TaskPlan(
+    plan = CloudTaskConfig(
         name=name,
         accelerator=accelerator,
         source=source,

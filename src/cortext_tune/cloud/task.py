@@ -72,7 +72,7 @@ def address(text: str | None, option: str, example: str) -> Address:
 
 
 @dataclass(frozen=True)
-class TaskPlan:
+class CloudTaskConfig:
     """The content of a task file, checked.
 
     Attributes:
@@ -116,7 +116,7 @@ def task_name(text: str | None, out: Address) -> str:
     return text
 
 
-def task(plan: TaskPlan) -> dict[str, Any]:
+def task(plan: CloudTaskConfig) -> dict[str, Any]:
     """Return the task as SkyPilot reads it from YAML."""
     return {
         "name": plan.name,
@@ -127,7 +127,7 @@ def task(plan: TaskPlan) -> dict[str, Any]:
     }
 
 
-def _resources(plan: TaskPlan) -> dict[str, Any]:
+def _resources(plan: CloudTaskConfig) -> dict[str, Any]:
     chosen = plan.accelerator
     resources: dict[str, Any] = {"accelerators": {chosen.name: chosen.count}}
     if plan.infra or chosen.is_tpu:
@@ -140,7 +140,7 @@ def _resources(plan: TaskPlan) -> dict[str, Any]:
     return resources | {"autostop": {"idle_minutes": plan.idle_minutes, "down": True}}
 
 
-def _file_mounts(plan: TaskPlan) -> dict[str, Any]:
+def _file_mounts(plan: CloudTaskConfig) -> dict[str, Any]:
     """Return the machine's folders. Inputs are copied: random reads from a mount are slow."""
     mounts: dict[str, Any] = {
         f"{HOME}/inputs/{address.folder}": str(address)
@@ -154,7 +154,7 @@ def _file_mounts(plan: TaskPlan) -> dict[str, Any]:
     return mounts | {target: str(path) for target, path in plan.uploads.items()}
 
 
-def _run_script(plan: TaskPlan) -> str:
+def _run_script(plan: CloudTaskConfig) -> str:
     chosen = plan.accelerator
     run = here(f"{HOME}/runs/{plan.out.folder}")
     options = ["--data", here(f"{HOME}/inputs/{plan.data.folder}"), "--out", run]
@@ -203,7 +203,7 @@ def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
 _Dumper.add_representer(str, _text)
 
 
-def task_text(plan: TaskPlan) -> str:
+def task_text(plan: CloudTaskConfig) -> str:
     """Return the content of the task file."""
     start = "sky jobs launch" if plan.spot else f"sky launch --cluster {plan.name}"
     head = f"{HEADER}; it is what `{start} FILE` starts, and holds no password.\n"

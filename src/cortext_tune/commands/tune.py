@@ -30,7 +30,7 @@ SHOWN = 30
 
 
 @dataclass(frozen=True)
-class SearchOptions:
+class TuneSettings:
     """The search for training settings, as the command line describes it."""
 
     grid: Annotated[
@@ -97,7 +97,7 @@ def training(
         Path, typer.Option(help="Search directory to write; an unfinished search there goes on.")
     ],
     *,
-    space: SearchOptions,
+    space: TuneSettings,
     metric: Annotated[
         str | None,
         typer.Option(help="val_per, val_wer or val_loss; the configuration's without it."),

@@ -18,7 +18,7 @@ from cortext.cli.console import (
     print_notes,
     print_table,
 )
-from cortext.cli.options import KINDS, ORDERS, PromptedModelOptions, check_ray
+from cortext.cli.options import KINDS, ORDERS, PromptedModelSettings, check_ray
 from cortext.errors import ConfigError
 from cortext.evaluation.settings import GpusPerWorker, OptionsFile, Ray
 from cortext.settings import Setting
@@ -48,7 +48,7 @@ NEEDED = {
 
 
 @dataclass(frozen=True)
-class MaterialOptions:
+class MaterialSettings:
     """The trials that options are tuned on, and those that the result is measured on."""
 
     logits: Annotated[
@@ -136,7 +136,7 @@ class MaterialOptions:
 
 
 @dataclass(frozen=True)
-class DecoderSearchOptions:
+class DecoderTuneSettings:
     """The search for decoder options, as the command line describes it."""
 
     tried: Annotated[
@@ -193,7 +193,7 @@ class DecoderSearchOptions:
 
 @dataclass(frozen=True)
 class SearchWorkers:
-    """The fields of `cortext_tune.workers.WorkerOptions`, without loading that module."""
+    """The fields of `cortext_tune.workers.WorkerSettings`, without loading that module."""
 
     jobs: Annotated[int, Setting(minimum=1, help="Trials at the same time.")] = 1
     ray: Ray = None
@@ -211,10 +211,10 @@ def decoder(
     out: Annotated[
         Path, typer.Option(help="Search directory to write; an unfinished search there goes on.")
     ],
-    material: MaterialOptions,
+    material: MaterialSettings,
     options: OptionsFile = None,
-    search: DecoderSearchOptions,
-    model: PromptedModelOptions,
+    search: DecoderTuneSettings,
+    model: PromptedModelSettings,
     llm_trials: Annotated[
         int, typer.Option(min=1, help="Weights of the large model to try.")
     ] = 200,
@@ -280,7 +280,7 @@ def decoder(
         settings,
         given=given,
         context=model.context,
-        where=tuning_workers.WorkerOptions(**vars(workers)),
+        where=tuning_workers.WorkerSettings(**vars(workers)),
         retry_failed=retry_failed,
         report=report,
     )

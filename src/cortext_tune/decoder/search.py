@@ -24,7 +24,7 @@ from cortext_tune.decoder.trial import DecodeJob, ScoreJob, parts
 from cortext_tune.search import Search, TuningTrial, load_optuna
 from cortext_tune.space import Space, label, settings_of, with_settings, within_space
 from cortext_tune.study import CORRECT, Given, TrialStore, begin_study, make_directory
-from cortext_tune.workers import Outcome, Work, WorkerOptions, Workers, run_all
+from cortext_tune.workers import Outcome, Work, Workers, WorkerSettings, run_all
 
 if TYPE_CHECKING:
     from cortext_tune.decoder.sweep import Lists, Reranked
@@ -45,7 +45,7 @@ def tune_decoder(
     *,
     given: Sequence[DecoderOptions] = (),
     context: str = "",
-    where: WorkerOptions = WorkerOptions(),
+    where: WorkerSettings = WorkerSettings(),
     retry_failed: bool = False,
     report: Report = lambda line: None,
 ) -> Tuned:
@@ -83,7 +83,7 @@ def tune_decoder(
     check_type(held_out, (Part, type(None)), "held_out", "a Part or None")
     check_type(decoder, DecoderFiles, "decoder", "DecoderFiles")
     check_type(search, DecoderSearch, "search", "a DecoderSearch")
-    check_type(where, WorkerOptions, "where", "WorkerOptions")
+    check_type(where, WorkerSettings, "where", "WorkerSettings")
     check_function(report, "report")
     start = decoder.options
     space, swept = search.spaces(start, decoder.llm is not None)

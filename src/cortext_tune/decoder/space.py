@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
+from typing import Annotated
 
 from cortext.config import check_fields
 from cortext.decoding.options import DecoderOptions
 from cortext.errors import ConfigError
+from cortext.settings import AT_LEAST_0, AT_LEAST_1
 from cortext_tune.space import Choice, Range, Space, fit_space
 
 SEARCHED: Space = {
@@ -56,29 +57,16 @@ class DecoderSearch:
     """
 
     space: Space | None = None
-    n_trials: int = 50
-    seed: int = 0
-    time_weight: float = 1.0
-    sample: int | None = None
-    finalists: int = 5
+    n_trials: Annotated[int, AT_LEAST_1] = 50
+    seed: Annotated[int, AT_LEAST_0] = 0
+    time_weight: Annotated[float, AT_LEAST_0] = 1.0
+    sample: Annotated[int | None, AT_LEAST_1] = None
+    finalists: Annotated[int, AT_LEAST_1] = 5
     prune: bool = False
-    llm_points: int = 200
+    llm_points: Annotated[int, AT_LEAST_1] = 200
 
     def __post_init__(self) -> None:
         check_fields(self)
-        for name, least in (
-            ("n_trials", 1),
-            ("seed", 0),
-            ("time_weight", 0),
-            ("finalists", 1),
-            ("llm_points", 1),
-        ):
-            if not getattr(self, name) >= least:
-                raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least {least}")
-        if not math.isfinite(self.time_weight):
-            raise ConfigError(f"time_weight is {self.time_weight}; a finite number is needed")
-        if self.sample is not None and self.sample < 1:
-            raise ConfigError(f"sample is {self.sample}; it must be at least 1")
 
     def spaces(self, options: DecoderOptions, llm: bool) -> tuple[Space, Space]:
         """Return the space that is searched by decoding and the one that is swept afterwards.

@@ -8,7 +8,7 @@ from cortext.cli import run
 from cortext.decoding import DecoderOptions
 from cortext.errors import DataError
 from cortext_bench.decoder.chosen import ChosenSettings, points, read_settings, write_settings
-from cortext_bench.decoder.compare import DecoderPlan, oracle, ratios
+from cortext_bench.decoder.compare import DecoderBenchSettings, oracle, ratios
 from cortext_bench.decoder.searcher import searcher
 from cortext_bench.decoder.tuning import Tried
 
@@ -101,8 +101,8 @@ def test_without_tuned_settings_the_way_out_is_named(tmp_path):
 
 
 def test_all_searches_run_by_default():
-    assert DecoderPlan().names[0] == "cortext"
-    assert {"flashlight", "kaldi", "pyctcdecode"} <= set(DecoderPlan().names)
+    assert DecoderBenchSettings().names[0] == "cortext"
+    assert {"flashlight", "kaldi", "pyctcdecode"} <= set(DecoderBenchSettings().names)
 
 
 def arguments(lm_dir, trials_file, tmp_path, *more):

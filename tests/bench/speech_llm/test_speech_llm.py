@@ -23,7 +23,7 @@ from cortext_bench.speech_llm.compare import (
     CACHED,
     CLAIM,
     Measuring,
-    SpeechLLMPlan,
+    SpeechLLMBenchSettings,
     compare,
     comparisons,
     described,
@@ -35,8 +35,8 @@ from cortext_bench.speech_llm.worker import RunningSetting, begin
 from cortext_bench.training.data import Recording
 from cortext_bench.workers import Missing, WorkerProcess
 from cortext_live.voices import open_voice
-from cortext_lm.neural.train_neural import NeuralOptions
-from cortext_speechllm.audio_llm.assemble import TowerOptions
+from cortext_lm.neural.train_neural import NeuralSettings
+from cortext_speechllm.audio_llm.assemble import TowerSettings
 from cortext_speechllm.audio_llm.model import AudioLLM
 from cortext_speechllm.config import read_speech_config
 from cortext_speechllm.targets.build import LiveTargets, build_cache, sentences_of_data
@@ -75,7 +75,9 @@ def plan_of(tiny, tmp_path):
             "voice": "formant",
         }
         config = to_mapping(one.config(base, bf16))
-        return bench.SettingPlan(**paths, out=str(tmp_path / name), config=config, live=one.live)
+        return bench.VariantSettings(
+            **paths, out=str(tmp_path / name), config=config, live=one.live
+        )
 
     return make
 
@@ -226,8 +228,8 @@ def test_the_peak_begins_anew():
 
 def test_a_random_audio_llm_has_the_sizes_that_were_asked_for(tmp_path):
     lm, tower = (
-        NeuralOptions(pieces=200, width=16, layers=1, heads=2),
-        TowerOptions(width=8, layers=1, heads=2),
+        NeuralSettings(pieces=200, width=16, layers=1, heads=2),
+        TowerSettings(width=8, layers=1, heads=2),
     )
     facts = random_audio_llm(tmp_path, lm, tower)
     found = AudioLLM.check(tmp_path / "audio-llm")
@@ -265,7 +267,7 @@ def test_what_cannot_be_had_is_missing_and_the_rest_continues(monkeypatch):
 
     monkeypatch.setattr(Measuring, "_start", start)
     for apart in (False, True):
-        plan, said = SpeechLLMPlan(steps=5, turns=2, apart=apart), []
+        plan, said = SpeechLLMBenchSettings(steps=5, turns=2, apart=apart), []
         measuring = Measuring(
             dict.fromkeys(["cached", "live", "cached compiled"]), plan, said.append
         )
@@ -342,7 +344,7 @@ def test_only_the_last_stage_is_trained(monkeypatch):
 
     monkeypatch.setattr(bench, "prepare", stop)
     with pytest.raises(ConfigError, match="stopped"):  # not that alpha is 0, as in the first stage
-        bench.bench_speech_llm("speech_llm_best", GivenMaterials(), SpeechLLMPlan())
+        bench.bench_speech_llm("speech_llm_best", GivenMaterials(), SpeechLLMBenchSettings())
 
 
 @pytest.mark.slow

@@ -10,11 +10,17 @@ from cortext.data import DayBalancedSampler, open_packed
 from cortext.errors import ConfigError
 from cortext.training import read_train_config
 from cortext_bench.training import compare
-from cortext_bench.training.compare import TrainingPlan, TrainingShape, ratios, shapes, too_large
+from cortext_bench.training.compare import (
+    TrainingBenchSettings,
+    TrainingShape,
+    ratios,
+    shapes,
+    too_large,
+)
 from cortext_bench.training.curves import training_curves
 from cortext_bench.training.data import Recording, ReleaseBatches
 from cortext_bench.training.restated import RestatedSide
-from cortext_bench.training.sides import PARTS, Clock, SidePlan
+from cortext_bench.training.sides import PARTS, Clock, SideSettings
 from cortext_bench.training.worker import busy_share
 from cortext_bench.workers import Missing
 
@@ -102,7 +108,7 @@ def test_operations_are_counted_by_hand():
     41 tokens; 4 x 4 day layer.
     """
     matrices = 24 * (14 * 4 + 8) + 24 * (8 + 8) + 41 * 8
-    plan = TrainingPlan(["ours"], turns=1, steps=1, warmup=1, parts=1, threads=1)
+    plan = TrainingBenchSettings(["ours"], turns=1, steps=1, warmup=1, parts=1, threads=1)
     result = compare.bench_training({"tiny": TrainingShape("tiny", TINY, OVERRIDES)}, plan)
     found = result["shapes"]["tiny"]
     assert result["ratio"] is None
@@ -177,7 +183,7 @@ def test_the_transformer_is_compared_with_the_restated_one(monkeypatch, capsys):
 
 def test_the_restated_transformer_is_left_out_where_it_has_no_counterpart(tmp_path):
     for recipe, reason in (("tiny", "no gru"), ("transformer", "no day layers")):
-        plan = SidePlan("restated", str(tmp_path), str(tmp_path), recipe, [])
+        plan = SideSettings("restated", str(tmp_path), str(tmp_path), recipe, [])
         with pytest.raises(Missing, match=reason):
             RestatedSide(plan)
 
@@ -214,7 +220,7 @@ def test_curves_begin_alike_and_are_drawn(tmp_path):
     transforms = {"white_noise_std": 0, "constant_offset_std": 0, "random_cut": 0}
     overrides += [f"dataset.data_transforms.{name}={value}" for name, value in transforms.items()]
     overrides += ["dataset.batch_size=4", "dataset.days_per_batch=2"]
-    plan = TrainingPlan([], threads=1, workers=0)
+    plan = TrainingBenchSettings([], threads=1, workers=0)
     result = training_curves(8, plan, picture, TINY, overrides)
     ours, release = (result["curves"][name] for name in ("ours", "release"))
     # Nothing random is left and the weights are the same: the sides differ by rounding (ours in
@@ -236,7 +242,7 @@ def test_a_model_that_does_not_fit_is_left_out_with_a_reason(monkeypatch):
     # days.
     assert "676 M parameters" in reason
     assert too_large(shapes("gru", 8)["published"], "cpu") is None
-    result = compare.bench_training({"wide": wide}, TrainingPlan(["ours"]))
+    result = compare.bench_training({"wide": wide}, TrainingBenchSettings(["ours"]))
     assert result["missing"] == {"wide": reason}
     assert result["ratio"] is None
 
@@ -274,4 +280,6 @@ def test_unknown_names_are_one_line(capsys):
     assert run(["bench", "training", "--only", "our"]) == 2
     assert run(["bench", "training", "--model", "grou"]) == 2
     with pytest.raises(ConfigError):
-        compare.start("theirs", None, replace(TrainingShape("tiny", TINY)), TrainingPlan([]))
+        compare.start(
+            "theirs", None, replace(TrainingShape("tiny", TINY)), TrainingBenchSettings([])
+        )

@@ -9,7 +9,7 @@ import pytest
 from refusals import complaint
 
 from cortext.cli import run
-from cortext_live.brand.parameters import NodeParameters
+from cortext_live.brand.parameters import NodeConfig
 
 COMMANDS = {
     "decode": ["decode", "--fake-text", "how are you", "--lm", "nowhere"],
@@ -50,7 +50,7 @@ def test_the_commands_that_can_fuse_take_a_model_and_options(capsys: pytest.Capt
         shown = capsys.readouterr().out
         assert "--llm " in shown
         assert "--options " in shown
-    assert isinstance(NodeParameters("run").options, dict)
+    assert isinstance(NodeConfig("run").options, dict)
 
 
 def test_an_ensemble_refuses_them_too(tmp_path: Path, capsys: pytest.CaptureFixture):

@@ -9,10 +9,15 @@ import pytest
 from cortext import _native
 from cortext.decoding import engine
 from cortext.decoding.engine import native_options
-from cortext.decoding.options import DecoderOptions, bounds_of
+from cortext.decoding.options import DecoderOptions
 from cortext.errors import DecodingError
+from cortext.settings import settings_of
 
 TOKENS = ("AA", "SIL", "BLANK")
+BOUNDS = {
+    name: (setting.minimum, setting.maximum)
+    for name, setting in settings_of(DecoderOptions).items()
+}
 OF_PYTHON = {"blank_penalty", "label_priors", "prior_weight", "recombine", "llm"}
 """Fields that reach the compiled search as `offsets` and `logadd`, or not at all."""
 
@@ -39,15 +44,15 @@ def test_the_search_has_no_member_that_python_does_not_know():
     assert listed == list(_native.Options.BOUNDS), "run `make native`"
 
 
-@pytest.mark.parametrize("name", sorted(set(bounds_of(DecoderOptions)) - OF_PYTHON))
+@pytest.mark.parametrize("name", sorted(set(BOUNDS) - OF_PYTHON))
 def test_bounds_and_defaults_are_the_same_in_python_and_in_the_search(name: str):
-    assert _native.Options.BOUNDS[name] == bounds_of(DecoderOptions)[name]
+    assert _native.Options.BOUNDS[name] == BOUNDS[name]
     assert getattr(_native.Options(), name) == getattr(DecoderOptions(), name)
 
 
-@pytest.mark.parametrize("name", sorted(set(bounds_of(DecoderOptions)) - OF_PYTHON))
+@pytest.mark.parametrize("name", sorted(set(BOUNDS) - OF_PYTHON))
 def test_the_search_gets_the_value_of_every_option(name: str):
-    low, high = bounds_of(DecoderOptions)[name]
+    low, high = BOUNDS[name]
     for value in (low, high):
         assert getattr(native_options(DecoderOptions(**{name: value}), TOKENS), name) == value
 

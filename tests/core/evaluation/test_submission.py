@@ -1,7 +1,7 @@
 import dataclasses
-import inspect
 import json
 import math
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -15,17 +15,24 @@ from cortext.errors import DataError
 from cortext.evaluation import decode, evaluate
 from cortext.evaluation.recognise import number_trials
 from cortext.evaluation.scores import TrialResult, bleu
-from cortext.evaluation.settings import SearchSettings
+from cortext.evaluation.settings import LargeModelFiles, SearchKeywords, SearchSettings
 from cortext.evaluation.submission import write_nbest, write_predictions
 
 
+def test_a_python_program_gives_every_setting_of_a_search_by_keyword():
+    settings = {field.name for field in dataclasses.fields(SearchSettings)}
+    assert set(SearchKeywords.__annotations__) == settings - {"lm"}
+    # A Python program searches in one thread, a command on all cores.
+    assert SearchSettings.of("lm", {}) == SearchSettings(lm="lm", threads=1)
+    assert SearchSettings.of("lm", {"threads": None}).threads is None
+    given = SearchSettings.of("lm", {"llm": Path("models/small"), "context": "yes"})
+    assert (given.llm, given.context) == (LargeModelFiles("models/small"), "yes")
+
+
 @pytest.mark.parametrize("function", [evaluate, decode])
-def test_the_public_functions_take_every_setting_of_a_search(function):
-    # A Python program searches in one thread, a command on all cores; both get the model's name.
-    own = {"threads": 1, "lm": inspect.Parameter.empty}
-    keywords = inspect.signature(function).parameters
-    for field in dataclasses.fields(SearchSettings):
-        assert keywords[field.name].default == own.get(field.name, field.default), field.name
+def test_an_unknown_keyword_is_refused_before_the_work(function, tmp_path):
+    with pytest.raises(TypeError, match="'thread'"):
+        function(tmp_path / "run", tmp_path / "data", "val", "lm", tmp_path / "out.csv", thread=2)
 
 
 def test_predictions_are_normalised_and_numbered(tmp_path, result):

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from cortext.errors import ConfigError
-from cortext.features import Augmentation, augment, prepare, smooth
+from cortext.features import AugmentationConfig, augment, prepare, smooth
 
 NONE = {"white_noise_std": 0.0, "constant_offset_std": 0.0, "random_cut": 0}
 
@@ -13,11 +13,11 @@ def generator(seed: int = 0) -> torch.Generator:
 
 def augmented(x_BTC, seed=0, **settings):
     n_bins_B = torch.full((len(x_BTC),), x_BTC.shape[1])
-    return augment(x_BTC, n_bins_B, Augmentation(**NONE | settings), generator(seed))
+    return augment(x_BTC, n_bins_B, AugmentationConfig(**NONE | settings), generator(seed))
 
 
 def test_published_defaults():
-    assert Augmentation() == Augmentation(1.0, 0.2, 0.0, -1, 0.0, 3, True, 2.0, 100)
+    assert AugmentationConfig() == AugmentationConfig(1.0, 0.2, 0.0, -1, 0.0, 3, True, 2.0, 100)
 
 
 def test_nothing_switched_on_changes_nothing_but_the_type():
@@ -90,14 +90,14 @@ def test_random_cut_takes_the_same_zero_to_two_bins_from_every_trial_and_from_it
 def test_a_batch_is_prepared_on_a_gpu_without_waiting_for_it():
     """Cuts of 0 to 2 bins are as likely as each other, and come from the generator alone."""
     x_BTC, n_bins_B = torch.zeros(4, 30, 8, device="cuda"), torch.tensor([30, 12, 30, 25])
-    prepare(x_BTC, n_bins_B, Augmentation(), torch.Generator("cuda"), clear_padding=True)
+    prepare(x_BTC, n_bins_B, AugmentationConfig(), torch.Generator("cuda"), clear_padding=True)
     cuts: list[list[int]] = []
     try:
         torch.cuda.set_sync_debug_mode("error")
         for _ in range(2):
             on_gpu = torch.Generator("cuda").manual_seed(5)
             prepared = [
-                prepare(x_BTC, n_bins_B, Augmentation(), on_gpu, clear_padding=True)
+                prepare(x_BTC, n_bins_B, AugmentationConfig(), on_gpu, clear_padding=True)
                 for _ in range(300)
             ]
             cuts.append([30 - x_BTC.shape[1] for x_BTC, _ in prepared])
@@ -109,13 +109,13 @@ def test_a_batch_is_prepared_on_a_gpu_without_waiting_for_it():
 
 def test_prepare_smooths_after_augmenting_and_only_smooths_without_a_generator():
     x_BTC, n_bins_B = torch.randn(2, 30, 4, generator=generator()), torch.tensor([30, 20])
-    settings = Augmentation()
+    settings = AugmentationConfig()
     noisy, shorter_B = augment(x_BTC, n_bins_B, settings, generator(3))
     result, result_n_B = prepare(x_BTC, n_bins_B, settings, generator(3))
     assert torch.equal(result, smooth(noisy))
     assert torch.equal(result_n_B, shorter_B)
     assert torch.equal(prepare(x_BTC, n_bins_B, settings)[0], smooth(x_BTC))
-    raw = prepare(x_BTC.half(), n_bins_B, Augmentation(smooth_data=False))[0]
+    raw = prepare(x_BTC.half(), n_bins_B, AugmentationConfig(smooth_data=False))[0]
     assert torch.equal(raw, x_BTC.half().float())
 
 
@@ -132,11 +132,11 @@ def test_prepare_smooths_after_augmenting_and_only_smooths_without_a_generator()
 )
 def test_settings_that_cannot_be_right_name_themselves(field, value):
     with pytest.raises(ConfigError, match=field):
-        Augmentation(**{field: value})
+        AugmentationConfig(**{field: value})
 
 
 def test_the_result_is_float32_where_torchs_default_is_float64():
-    settings = Augmentation(static_gain_std=0.1, random_walk_std=0.1)
+    settings = AugmentationConfig(static_gain_std=0.1, random_walk_std=0.1)
     torch.set_default_dtype(torch.float64)
     try:
         generator = torch.Generator().manual_seed(0)

@@ -6,7 +6,7 @@ import torch
 
 from cortext.errors import ConfigError
 from cortext.features import (
-    Augmentation,
+    AugmentationConfig,
     augment,
     augmentation_configs,
     build_augmentations,
@@ -173,14 +173,16 @@ def test_they_follow_the_release_s_noise_in_their_order_and_precede_smoothing():
     x_BTC, n_bins_B = torch.randn(2, 30, 4, generator=generator()), torch.tensor([30, 20])
     extra = build_augmentations(augmentation_configs([{"kind": "gain"}, {"kind": "time_mask"}]))
     stream = generator(3)
-    expected, shorter_B = augment(x_BTC, n_bins_B, Augmentation(), stream)
+    expected, shorter_B = augment(x_BTC, n_bins_B, AugmentationConfig(), stream)
     for augmentation in extra:
         expected = augmentation(expected, shorter_B, stream)
-    found, found_n_B = prepare(x_BTC, n_bins_B, Augmentation(), generator(3), extra=extra)
+    found, found_n_B = prepare(x_BTC, n_bins_B, AugmentationConfig(), generator(3), extra=extra)
     assert torch.equal(found, smooth(expected))
     assert torch.equal(found_n_B, shorter_B)
     # Not in validation.
-    assert torch.equal(prepare(x_BTC, n_bins_B, Augmentation(), extra=extra)[0], smooth(x_BTC))
+    assert torch.equal(
+        prepare(x_BTC, n_bins_B, AugmentationConfig(), extra=extra)[0], smooth(x_BTC)
+    )
 
 
 def test_masks_after_smoothing_have_sharp_edges_and_leave_the_rest_as_it_was():
@@ -189,10 +191,10 @@ def test_masks_after_smoothing_have_sharp_edges_and_leave_the_rest_as_it_was():
     configs = [settings | {"after_smoothing": True}, {"kind": "gain"}]
     mask, gain = build_augmentations(augmentation_configs(configs))
     stream = generator(3)
-    expected, n_left_B = augment(x_BTC, n_bins_B, Augmentation(), stream)
+    expected, n_left_B = augment(x_BTC, n_bins_B, AugmentationConfig(), stream)
     expected = smooth(gain(expected, n_left_B, stream))  # although it stands after the mask
     expected = mask(expected, n_left_B, stream)
-    found, _ = prepare(x_BTC, n_bins_B, Augmentation(), generator(3), extra=[mask, gain])
+    found, _ = prepare(x_BTC, n_bins_B, AugmentationConfig(), generator(3), extra=[mask, gain])
     assert torch.equal(found, expected)
     assert bool((found == 0).any())
 
@@ -201,19 +203,21 @@ def test_processes_that_share_a_batch_mask_it_as_one_process_does():
     x_BTC, n_bins_B = torch.randn(5, 40, 4, generator=generator()), torch.tensor([40, 7, 31, 2, 20])
     settings = {"n_masks": 3, "max_share": 0.3, "patch_bins": 4, "after_smoothing": True}
     extra = [build("time_mask", **settings)]
-    whole, n_left_B = prepare(x_BTC, n_bins_B, Augmentation(), generator(3), extra=extra)
+    whole, n_left_B = prepare(x_BTC, n_bins_B, AugmentationConfig(), generator(3), extra=extra)
     for rows in (slice(0, None, 2), slice(1, None, 2)):
         own = torch.zeros_like(x_BTC)
         own[rows] = x_BTC[rows]
-        found, n_found_B = prepare(own, n_bins_B, Augmentation(), generator(3), rows, extra)
+        found, n_found_B = prepare(own, n_bins_B, AugmentationConfig(), generator(3), rows, extra)
         assert torch.equal(found, whole[rows])
         assert torch.equal(n_found_B, n_left_B[rows])
 
 
 def test_the_bins_after_a_trial_are_cleared_of_what_smoothing_spreads_there():
     x_BTC, n_bins_B = torch.ones(2, 30, 4), torch.tensor([30, 20])
-    spread, _ = prepare(x_BTC, n_bins_B, Augmentation(), generator(3))
-    found, n_left_B = prepare(x_BTC, n_bins_B, Augmentation(), generator(3), clear_padding=True)
+    spread, _ = prepare(x_BTC, n_bins_B, AugmentationConfig(), generator(3))
+    found, n_left_B = prepare(
+        x_BTC, n_bins_B, AugmentationConfig(), generator(3), clear_padding=True
+    )
     for n_left, spread_TC, found_TC in zip(n_left_B.tolist(), spread, found, strict=True):
         assert torch.equal(found_TC[:n_left], spread_TC[:n_left])
         assert not found_TC[n_left:].any()
@@ -232,18 +236,27 @@ def test_the_bins_after_a_trial_are_cleared_of_what_smoothing_spreads_there():
             [{"kind": "gain"}, {"kind": "gain", "std": 1}],
             r"unknown key dataset.augmentations\[1\].std; did you mean",
         ),
-        ([{"kind": "gain", "trial_std": -1}], "gain has trial_std -1"),
-        ([{"kind": "time_mask", "n_masks": 0}], "time_mask has n_masks 0"),
-        ([{"kind": "time_mask", "patch_bins": 0}], "time_mask has patch_bins 0; it must be at"),
+        (
+            [{"kind": "gain", "trial_std": -1}],
+            "gain.trial_std is -1.0; it must be at least 0 and at most 1",
+        ),
+        (
+            [{"kind": "time_mask", "n_masks": 0}],
+            "time_mask.n_masks is 0; it must be at least 1 and at most 100",
+        ),
+        ([{"kind": "time_mask", "patch_bins": 0}], "time_mask.patch_bins is 0; it must be at"),
         (
             [{"kind": "time_mask", "patch_bins": 4, "max_bins": 3}],
-            r"max_bins 3; from 1 to 100, in \(0, 1\] and 4 or more \(or null\) are needed",
+            "time_mask.max_bins is 3; it must be at least 4, or null",
         ),
         (
             [{"kind": "time_mask", "max_share": "much"}],
             r"max_share is 'much' \(str\); float is needed",
         ),
-        ([{"kind": "channel_dropout", "probability": 1}], "channel_dropout has probability 1"),
+        (
+            [{"kind": "channel_dropout", "probability": 1}],
+            "channel_dropout.probability is 1.0; it must be above 0 and below 1",
+        ),
         (
             [{"n_masks": 2}],
             rf"dataset.augmentations\[0\] has no kind; known: {', '.join(sorted(AUGMENTATIONS))}",

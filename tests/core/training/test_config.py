@@ -8,7 +8,7 @@ import yaml
 
 from cortext.config import save_config, to_mapping
 from cortext.errors import ConfigError
-from cortext.features import Augmentation
+from cortext.features import AugmentationConfig
 from cortext.models import gru
 from cortext.training import DatasetConfig, TrainConfig, read_train_config
 from cortext.training import config as config_module
@@ -165,7 +165,7 @@ def test_masks_of_other_patches_than_the_models_are_refused():
         ),
         ("lr_gamma=0.5", "lr_gamma is 0.5, which lr_scheduler_type 'cosine' does not use; set"),
         ("best_metric=per", "'val_per', 'val_wer', 'val_loss'"),
-        ("beta1=1.0", "beta1 is 1.0; it must be below 1"),
+        ("beta1=1.0", "beta1 is 1.0; it must be at least 0 and below 1"),
         ("lr_max=0", "lr_max is 0.0; it must be above 0"),
         ("lr_min.x=0", "lr_min"),
         ("lr_max=.inf", "lr_max is inf; it must be above 0 and finite"),
@@ -212,7 +212,7 @@ def test_an_unknown_recipe_names_the_nearest():
         read_train_config("demmo")
 
 
-@pytest.mark.parametrize("module", [config_module, gru, inspect.getmodule(Augmentation)])
+@pytest.mark.parametrize("module", [config_module, gru, inspect.getmodule(AugmentationConfig)])
 def test_every_field_is_documented_beneath_it(module):
     for node in ast.walk(ast.parse(inspect.getsource(module))):
         if (

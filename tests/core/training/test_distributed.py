@@ -12,7 +12,7 @@ from right_plugin import RIGHT
 from safetensors.torch import load_file
 
 from cortext.config import save_config
-from cortext.features import Augmentation
+from cortext.features import AugmentationConfig
 from cortext.models import MODELS, TripleGRUConfig
 from cortext.models.gru import GRUConfig, InputNetworkConfig
 from cortext.plugins import load_plugin
@@ -72,7 +72,7 @@ def config(config) -> TrainConfig:
 
     With all the noise that there is.
     """
-    noise = Augmentation(
+    noise = AugmentationConfig(
         white_noise_std=0.5, constant_offset_std=0.2, random_walk_std=0.01, static_gain_std=0.01
     )
     model = GRUConfig(

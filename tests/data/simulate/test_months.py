@@ -233,7 +233,7 @@ def test_changed_reference_correlates_the_power_of_its_array():
     [
         ("later_span=50", "later_span is 50; it must be 54 or more"),
         ("later_per_day=[0, 5]", "later_per_day is .*positive"),
-        ("stable_tuning=1", "stable_tuning is 1.* less than 1"),
+        ("stable_tuning=1", "stable_tuning is 1.* below 1"),
         ("further_per_day=-1", "further_per_day is -1"),
     ],
 )

@@ -288,17 +288,17 @@ def test_the_truth_holds_the_noise(structured):
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
-        ("structured_noise=-1", "structured_noise is -1.0; it must be finite and 0 or more"),
+        ("structured_noise=-1", "structured_noise is -1.0; it must be at least 0 and finite"),
         (
             "structured_alignment=1",
-            "structured_alignment is 1.0; it must be at least 0 and less than 1",
+            "structured_alignment is 1.0; it must be at least 0 and below 1",
         ),
         ("oscillation_hz=[2, 30]", r"oscillation_hz is \[2.0, 30.0\]; it must be below 25 Hz"),
         ("oscillation_hz=[0, 3]", "oscillation_hz is .* it must be positive"),
         ("artefact_s=[3, 1]", "artefact_s is .* two numbers, the smaller first"),
-        ("n_oscillations=0", "n_oscillations is 0; it must be 1 or more"),
-        ("steps_per_block=-1", "steps_per_block is -1; it must be 0 or more"),
-        ("oscillation_s=0", "oscillation_s is 0.0; it must be a positive number"),
+        ("n_oscillations=0", "n_oscillations is 0; it must be at least 1"),
+        ("steps_per_block=-1", "steps_per_block is -1; it must be at least 0"),
+        ("oscillation_s=0", "oscillation_s is 0.0; it must be above 0 and finite"),
     ],
 )
 def test_settings_that_cannot_be_right_are_refused(setting, message):

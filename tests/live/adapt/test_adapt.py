@@ -15,7 +15,7 @@ from cortext.data.packed import open_packed, pack
 from cortext.data.trial import Trial
 from cortext.errors import ConfigError, CortextError, Interrupted, RunError
 from cortext.evaluation import evaluate
-from cortext.features import Augmentation
+from cortext.features import AugmentationConfig
 from cortext.models import load_model
 from cortext.models.gru import GRUConfig, InputNetworkConfig
 from cortext.training import DatasetConfig, TrainConfig, Trainer, train
@@ -35,7 +35,7 @@ CONFIG = TrainConfig(
         batch_size=6,
         days_per_batch=2,
         sessions=list(OLD),
-        data_transforms=Augmentation(white_noise_std=0.5),
+        data_transforms=AugmentationConfig(white_noise_std=0.5),
     ),
     **schedule(80, lr_max=0.02),
     batches_per_val_step=80,
@@ -228,7 +228,7 @@ def test_what_the_model_reads_stays_as_it_was(packed, tmp_path):
     dataset = replace(
         CONFIG.dataset,
         feature_subset=[6, 1, 3],
-        data_transforms=Augmentation(smooth_kernel_std=1.5),
+        data_transforms=AugmentationConfig(smooth_kernel_std=1.5),
     )
     config = replace(CONFIG, dataset=dataset, num_training_batches=1)
     train(config, packed, tmp_path / "base", progress=False)

@@ -9,7 +9,7 @@ from small_training import schedule
 
 from cortext.cli import run as cortext
 from cortext.errors import ConfigError
-from cortext.features import Augmentation
+from cortext.features import AugmentationConfig
 from cortext.models import GRUConfig, TransformerConfig, load_model
 from cortext.models.inputs import InputNetworkConfig
 from cortext.models.transformer import EmbeddingConfig
@@ -29,7 +29,7 @@ def trained(model, packed, out):
             batch_size=6,
             days_per_batch=2,
             sessions=list(OLD),
-            data_transforms=Augmentation(white_noise_std=0.5),
+            data_transforms=AugmentationConfig(white_noise_std=0.5),
         ),
         **schedule(4, lr_max=0.02),
         batches_per_val_step=4,

@@ -14,7 +14,7 @@ from redis_process import wait_for
 from cortext.cli import run as cortext
 from cortext.errors import ConfigError
 from cortext.models import load_model, save_model
-from cortext_live.brand.parameters import NodeParameters
+from cortext_live.brand.parameters import NodeConfig
 from cortext_live.core.chain_follower import LOOK_S
 from cortext_live.recalibration.chain import model_folder, open_chain
 from cortext_live.recalibration.chain_entries import Entry
@@ -96,4 +96,4 @@ def test_another_model_speaks_from_the_next_trial_on(rig, world, tmp_path):
 
 def test_a_chain_holds_models_for_torch(world, tmp_path):
     with pytest.raises(ConfigError, match="for the backend torch alone"):
-        NodeParameters(world.run, chain=tmp_path, backend="onnx")
+        NodeConfig(world.run, chain=tmp_path, backend="onnx")

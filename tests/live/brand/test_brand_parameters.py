@@ -9,7 +9,7 @@ import yaml
 
 from cortext.errors import ConfigError, DataError
 from cortext_live.brand.entries import EntryReader, index_of
-from cortext_live.brand.parameters import NodeParameters, node_parameters
+from cortext_live.brand.parameters import NodeConfig, node_parameters
 
 
 def graph(parameters, nickname="speech", **more):
@@ -42,7 +42,7 @@ def test_with_a_control_stream_silence_ends_nothing_unless_it_is_asked_to():
     [
         ({"inptstream": "x"}, "unknown key parameters.inptstream; did you mean 'input_stream'?"),
         ({"n_features": "many"}, "parameters.n_features is 'many' (str); int is needed"),
-        ({"n_features": 0}, "parameters.n_features is 0; at least 1 is needed"),
+        ({"n_features": 0}, "parameters.n_features is 0; it must be at least 1"),
         ({"input_dtype": "float33"}, "parameters.input_dtype is 'float33'; a dtype of numbers"),
         ({"input_dtype": "str"}, "parameters.input_dtype is 'str'; a dtype of numbers"),
         (
@@ -51,7 +51,7 @@ def test_with_a_control_stream_silence_ends_nothing_unless_it_is_asked_to():
         ),
         (
             {"silence_ms": -1},
-            "parameters.silence_ms is -1.0; a number of milliseconds above 0 is needed",
+            "parameters.silence_ms is -1.0; it must be above 0 and finite",
         ),
         (
             {"options": {"beem": 3}},
@@ -141,7 +141,7 @@ def test_the_table_of_parameters_is_complete_and_has_the_right_defaults():
     rows = re.findall(r"^\| `(\w+)` \| `?([^|`]*)`? \|", page, re.MULTILINE)
     table = {name: default.strip() for name, default in rows}
     expected = {"run": "required", "output_stream": "NICK_output", "final_stream": "NICK_final"}
-    for field in dataclasses.fields(NodeParameters):
+    for field in dataclasses.fields(NodeConfig):
         if field.name not in expected:
             made = (
                 field.default_factory() if field.default is dataclasses.MISSING else field.default

@@ -10,7 +10,7 @@ from redis_process import wait_for
 
 from cortext.data.conventions import RELEASE_CONVENTIONS
 from cortext.errors import ConfigError
-from cortext_live.brand.parameters import NodeParameters
+from cortext_live.brand.parameters import NodeConfig
 from cortext_live.recalibration.recorded import LoggedSentences
 from cortext_live.usage.log import read_log
 from cortext_live.usage.speaking import is_speaking
@@ -104,9 +104,9 @@ def test_a_kill_loses_the_utterance_in_progress_alone(rig, world, tmp_path):
 
 def test_what_lacks_its_other_half_is_refused(world, tmp_path):
     with pytest.raises(ConfigError, match=r"without parameters\.lm"):
-        NodeParameters(world.run, session_log=tmp_path)
+        NodeConfig(world.run, session_log=tmp_path)
     with pytest.raises(ConfigError, match="no session_log"):
-        NodeParameters(world.run, lm=world.lm, record_all=True)
+        NodeConfig(world.run, lm=world.lm, record_all=True)
 
 
 def test_the_line_of_an_utterance_says_which_channels_were_bad(rig, world, tmp_path):

@@ -11,7 +11,7 @@ from cortext.errors import ConfigError
 from cortext.text.language import EN, LANGUAGES
 from cortext_live.casing import caser_for
 from cortext_live.casing.model import read_caser
-from cortext_live.casing.train import CasingOptions, train_case
+from cortext_live.casing.train import CasingSettings, train_case
 
 NAMES = ("Avni", "McGill", "BBC", "Pedro")
 VERBS = ("come", "duerme", "canta", "baila", "nada", "lee", "escribe", "corre")
@@ -50,7 +50,7 @@ def trained(tmp_path_factory):
     text = folder / "text.txt"
     text.write_text("\n".join(sentences(0)))
     out = folder / "es.safetensors"
-    options = CasingOptions(epochs=3, batch=32, lr=1e-2, joined=0.2)
+    options = CasingSettings(epochs=3, batch=32, lr=1e-2, joined=0.2)
     facts = train_case([text], out, LANGUAGES["es"], options)
     return text, out, options, facts
 

@@ -11,7 +11,7 @@ from untrained import untrained_run
 
 from cortext.cli import run as cortext
 from cortext.decoding import DecoderOptions
-from cortext_live.brand.parameters import NodeParameters
+from cortext_live.brand.parameters import NodeConfig
 from cortext_live.brand.process import _load
 from cortext_live.page.settings import LiveSettings
 from cortext_live.page.setup import open_decoding
@@ -44,7 +44,7 @@ def test_a_brand_node_takes_them_unless_its_graph_says_something_else(
     page_root, run, options, expected
 ):
     options = str(run) if options == "RUN" else options
-    pipeline = _load(NodeParameters(run, page_root / "lm", options=options)).pipeline
+    pipeline = _load(NodeConfig(run, page_root / "lm", options=options)).pipeline
     assert search(pipeline.decoder_options) == search(expected)
 
 

@@ -312,10 +312,10 @@ def test_the_first_words_are_there_in_time_however_slow_the_model_is(
 
 
 def test_the_default_model_ranks_and_takes_part_in_the_search(redis_server, plain, tmp_path):
-    from cortext_lm.neural.train_neural import NeuralOptions, train_neural
+    from cortext_lm.neural.train_neural import NeuralSettings, train_neural
 
     (tmp_path / "text.txt").write_text("\n".join(SAID * 40) + "\n")
-    size = NeuralOptions(pieces=80, width=16, layers=1, heads=1, steps=5)
+    size = NeuralSettings(pieces=80, width=16, layers=1, heads=1, steps=5)
     train_neural([tmp_path / "text.txt"], tmp_path / "model", size)
     own = with_llm(plain, str(tmp_path / "model"), device="cpu")
     own_log_prob = plain_pass(tmp_path / "model", ends=True)

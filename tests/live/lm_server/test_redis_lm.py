@@ -13,10 +13,10 @@ from release_client import ReleaseClient
 
 from cortext.decoding import Decoder, DecoderOptions
 from cortext.errors import ConfigError, LiveError
-from cortext_live.lm_server.published_params import PublishedParams
+from cortext_live.lm_server.published_options import PublishedOptions
 from cortext_live.lm_server.published_protocol import NO_LLM
 
-PUBLISHED = PublishedParams().options(DecoderOptions())
+PUBLISHED = PublishedOptions().options(DecoderOptions())
 
 
 @pytest.fixture(scope="module")

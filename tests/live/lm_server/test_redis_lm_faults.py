@@ -14,7 +14,7 @@ from release_client import ReleaseClient
 
 from cortext.decoding import Decoder, DecoderOptions
 from cortext.errors import LiveError
-from cortext_live.lm_server.published_params import PublishedParams
+from cortext_live.lm_server.published_options import PublishedOptions
 
 LOGITS = spoken_logits("i would like water too")
 HALF = len(LOGITS) // 2
@@ -29,7 +29,7 @@ def decoder(tmp_path_factory):
 
 
 def offline(decoder, logits_PV):
-    options = PublishedParams().options(DecoderOptions())
+    options = PublishedOptions().options(DecoderOptions())
     return decoder.with_options(**vars(options)).decode(normalised(logits_PV), "lm")
 
 

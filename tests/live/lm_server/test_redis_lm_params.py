@@ -14,8 +14,8 @@ from cortext.cli import app
 from cortext.decoding import DecoderOptions, Hypothesis
 from cortext.decoding.options import LLMOptions
 from cortext.errors import ConfigError
-from cortext_live.lm_server.published_params import (
-    PublishedParams,
+from cortext_live.lm_server.published_options import (
+    PublishedOptions,
     ScoredSentence,
     changed_params,
     scoring,
@@ -32,11 +32,11 @@ PUBLISHED = {
 
 
 def test_the_preset_is_the_published_one():
-    assert PublishedParams().announced() == PUBLISHED
+    assert PublishedOptions().announced() == PUBLISHED
 
 
 def test_every_parameter_of_the_search_reaches_it():
-    params = PublishedParams(
+    params = PublishedOptions(
         max_active=11, min_active=3, beam=12.5, lattice_beam=6.0, acoustic_scale=0.5, ctc_blank_skip_threshold=0.9,
         length_penalty=0.25, nbest=7, blank_penalty=4.0,
     )  # fmt: skip
@@ -49,7 +49,7 @@ def test_every_parameter_of_the_search_reaches_it():
 
 def test_without_a_preset_the_searchs_own_options_hold():
     options = DecoderOptions(acoustic_scale=0.8, beam=11.0, word_score=0.5, lm_weight=1.5)
-    params = PublishedParams.of(options)
+    params = PublishedOptions.of(options)
     assert params.options(options) == options
     assert params.top_candidates_to_augment == 0
 
@@ -65,19 +65,19 @@ def test_without_a_preset_the_searchs_own_options_hold():
     ],
 )  # fmt: skip
 def test_a_wrong_value_is_refused_by_name_and_the_others_hold(name, text):
-    params, refused = PublishedParams().updated(
+    params, refused = PublishedOptions().updated(
         {"lattice_beam": "5", name: text, "rescore": "True"}
     )
     assert list(refused) == [name]
-    assert params == dataclasses.replace(PublishedParams(), lattice_beam=5.0, rescore=True)
+    assert params == dataclasses.replace(PublishedOptions(), lattice_beam=5.0, rescore=True)
 
 
 def test_what_the_command_line_cannot_use_is_an_error():
-    assert changed_params(PublishedParams(), ["beam=9", "do_opt=1"]).beam == 9
+    assert changed_params(PublishedOptions(), ["beam=9", "do_opt=1"]).beam == 9
     with pytest.raises(ConfigError, match=r"beem: unknown parameter; did you mean 'beam'\?"):
-        changed_params(PublishedParams(), ["beem=9"])
+        changed_params(PublishedOptions(), ["beem=9"])
     with pytest.raises(ConfigError, match="no name=value"):
-        changed_params(PublishedParams(), ["beam"])
+        changed_params(PublishedOptions(), ["beam"])
 
 
 OPTIONS = DecoderOptions(acoustic_scale=0.5, lm_weight=1.0)
@@ -138,13 +138,13 @@ LARGE = LLMOptions(mode="fusion", weight=0.3, token_penalty=0.7, augment=4, augm
 )  # fmt: skip
 def test_the_parameters_of_a_large_model_change_what_they_name(changes, expected):
     options = DecoderOptions(llm=LARGE, word_score=0.5)
-    params = dataclasses.replace(PublishedParams.of(options), **changes)
+    params = dataclasses.replace(PublishedOptions.of(options), **changes)
     assert params.llm(options) == dataclasses.replace(LARGE, **expected)
 
 
 def test_a_weight_that_is_added_is_announced_as_its_share_and_left_alone():
     options = DecoderOptions(lm_weight=1.5, llm={"form": "add", "weight": 4.5})
-    params = dataclasses.replace(PublishedParams.of(options), do_opt=True)
+    params = dataclasses.replace(PublishedOptions.of(options), do_opt=True)
     assert params.alpha == 0.75  # 4.5 of 1.5 + 4.5
     assert params.llm(options) == options.llm
     changed = dataclasses.replace(params, alpha=0.2).llm(options)
@@ -152,7 +152,7 @@ def test_a_weight_that_is_added_is_announced_as_its_share_and_left_alone():
 
 
 def test_the_preset_with_a_large_model_is_the_published_sum():
-    options = PublishedParams(do_opt=True).llm(DecoderOptions())
+    options = PublishedOptions(do_opt=True).llm(DecoderOptions())
     assert options.shares(1.0) == pytest.approx((0.45, 0.55))
     assert (options.token_penalty, options.augment, options.augment_penalty) == (0.0, 20, 0.01)
 
@@ -181,6 +181,6 @@ def test_the_guide_names_what_there_is():
     ours = {flag for row in rows for flag in re.findall(r"--[a-z][a-z-]+", row[2])}
     assert len(rows) > 10
     assert {flag for flag in ours if flag not in help_text} == set()
-    assert {field.name for field in dataclasses.fields(PublishedParams)} <= theirs
+    assert {field.name for field in dataclasses.fields(PublishedOptions)} <= theirs
     for name in [*PublishedStreams().all(), CONTEXT_KEY]:
         assert f"`{name}`" in guide

@@ -22,7 +22,7 @@ from release_client import ReleaseClient
 
 from cortext.cli import run as run_command
 from cortext.decoding import Decoder, DecoderOptions
-from cortext_live.lm_server.published_params import PublishedParams
+from cortext_live.lm_server.published_options import PublishedOptions
 
 TEXT = "i would like water too"
 LOGITS = spoken_logits(TEXT)
@@ -62,7 +62,7 @@ def end(server, number=signal.SIGTERM):
 
 @pytest.mark.slow
 def test_a_server_that_was_killed_goes_on_where_it_ended(redis_server, decoder, process):
-    options = PublishedParams().options(DecoderOptions())
+    options = PublishedOptions().options(DecoderOptions())
     expected = decoder.with_options(**vars(options)).decode(normalised(LOGITS), "lm")
     client = ReleaseClient(redis_server.client())
     first, _ = process(redis_server)

@@ -14,7 +14,7 @@ from serving import serving
 from cortext.decoding import Decoder, Hypothesis, NBest
 from cortext.decoding.options import DecoderOptions
 from cortext.errors import ConfigError, LanguageModelError
-from cortext_live.brand.parameters import NodeParameters
+from cortext_live.brand.parameters import NodeConfig
 from cortext_live.brand.process import run_node
 from cortext_live.core.decoder import LIVE_BUDGET_MS
 from cortext_live.core.log_writer import LogWriter
@@ -226,7 +226,7 @@ def test_a_node_ranks_with_a_real_model_and_says_when_it_could_not(
 
 def test_a_model_without_an_n_gram_has_nothing_to_rank():
     with pytest.raises(ConfigError, match=r"parameters.llm is given without parameters.lm"):
-        NodeParameters(run="run", llm="model")
+        NodeConfig(run="run", llm="model")
 
 
 def test_a_flag_of_the_node_goes_before_the_graph(redis_server, world, tmp_path):

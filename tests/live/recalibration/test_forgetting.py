@@ -23,10 +23,10 @@ from cortext_live.recalibration.forgetting import (
     numbers_in,
 )
 from cortext_live.recalibration.learner import Learner
-from cortext_live.recalibration.promotion import PromotionRule
+from cortext_live.recalibration.promotion import PromotionOptions
 from cortext_live.recalibration.replay import LabelledSentence
 from cortext_live.recalibration.service import Recalibration
-from cortext_live.recalibration.settings import ServiceSettings, method_settings
+from cortext_live.recalibration.settings import ServiceOptions, method_settings
 from cortext_live.recalibration.state import LearnerStore
 from cortext_live.usage.deletion import Selection, delete
 from cortext_live.usage.heard import HeardFeatures
@@ -172,8 +172,8 @@ def test_the_service_drops_what_is_deleted_while_it_runs(participant, tmp_path, 
         open_packed(participant.data).trials("train", [DRIFTED]), key=lambda it: it.trial
     )
     say(log, trials[:12])
-    settings = ServiceSettings(every=4, settle_s=0.0)
-    rule = PromotionRule(fewest=5, provisional=60.0, promotion=50.0, budget=100.0)
+    settings = ServiceOptions(every=4, settle_s=0.0)
+    rule = PromotionOptions(fewest=5, provisional=60.0, promotion=50.0, budget=100.0)
     options = {"settings": settings, "rule": rule, "method": "replay", "overrides": ["steps=1"]}
     later = datetime.now(UTC) + timedelta(minutes=30)
     with Recalibration(

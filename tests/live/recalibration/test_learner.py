@@ -13,7 +13,7 @@ from cortext.models.transformer import EmbeddingConfig
 from cortext.training.config import DatasetConfig, TrainConfig
 from cortext_live.recalibration.learner import Learner
 from cortext_live.recalibration.replay import LabelledSentence
-from cortext_live.recalibration.settings import METHODS, LearningSettings, method_settings
+from cortext_live.recalibration.settings import METHODS, LearningOptions, method_settings
 
 NEW_DAY = "t15.2023.08.20"
 LABELS = np.array([3, 40, 7, 7, 40])
@@ -39,7 +39,7 @@ QUIET = {"white_noise_std": 0.0, "constant_offset_std": 0.0}
 def learner_of(config=GRU, seed=0, random_cut=0, **changes):
     run = TrainConfig(model=config, dataset=DatasetConfig())
     run.dataset.data_transforms.random_cut = random_cut
-    return Learner(make_model(config), run, LearningSettings(**changes), seed=seed)
+    return Learner(make_model(config), run, LearningOptions(**changes), seed=seed)
 
 
 def sentence(seed=0, session=NEW_DAY, n_bins=60):
@@ -183,9 +183,9 @@ def test_each_new_day_begins_with_the_layer_of_the_day_before():
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ("copies=0", "copies is 0; it must be 1 or more"),
-        ("confidence=1.5", "confidence is 1.5; it must be from 0 to 1"),
-        ("lr=0", "lr is 0.0; it must be a positive number"),
+        ("copies=0", "copies is 0; it must be at least 1"),
+        ("confidence=1.5", "confidence is 1.5; it must be at least 0 and at most 1"),
+        ("lr=0", "lr is 0.0; it must be above 0 and finite"),
         ("copys=3", "copies"),
     ],
 )

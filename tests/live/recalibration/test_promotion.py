@@ -7,7 +7,7 @@ from scipy import stats
 from cortext.errors import ConfigError
 from cortext_live.recalibration.promotion import (
     Comparison,
-    PromotionRule,
+    PromotionOptions,
     compare,
     decide,
     spent,
@@ -83,7 +83,7 @@ def test_an_equal_candidate_mostly_passes(n, bound):
 
 def test_many_judgements_of_one_parent():
     """The errors of all levels add up to 5 %: 1/2 + 1/6 + 1/12 + ... is 1."""
-    rule = PromotionRule()
+    rule = PromotionOptions()
     errors = [1 - rule.level(k) for k in range(1, 100_000)]
     assert errors[0] == pytest.approx(0.025)
     assert errors[1] == pytest.approx(0.05 / 6)
@@ -93,7 +93,7 @@ def test_many_judgements_of_one_parent():
 def test_peeking_every_night_is_allowed():
     """Judged 30 times as sentences come in, a worse candidate is promoted in at most 5 %."""
     rng = np.random.default_rng(2)
-    rule = PromotionRule()
+    rule = PromotionOptions()
     promoted = 0
     for _ in range(300):
         parent, candidate, words = drawn(rng, 300, 2.0, 0.45)
@@ -111,7 +111,7 @@ def found(difference, upper, sentences=100):
 
 
 def test_decisions():
-    rule = PromotionRule()
+    rule = PromotionOptions()
     assert decide(None, rule).action == "wait"
     assert decide(found(0, 5.0), rule).action == "wait"
     assert decide(found(0, 4.9), rule).action == "speak"
@@ -122,7 +122,7 @@ def test_decisions():
 
 
 def test_the_budget_of_a_chain():
-    rule = PromotionRule()
+    rule = PromotionOptions()
     assert spent([1.5, 1.5, 1.5]) == pytest.approx(4.5)
     # An improvement gives back, and never more than was spent.
     assert spent([1.5, -4, 1.0]) == pytest.approx(1.0)
@@ -135,9 +135,9 @@ def test_the_budget_of_a_chain():
 
 def test_the_number_of_sentences_that_are_missing():
     """A bound that is 4 points from its difference is 2 points from it at four times the size."""
-    assert "about 300 more" in decide(found(0.0, 4.0), PromotionRule()).reason
+    assert "about 300 more" in decide(found(0.0, 4.0), PromotionOptions()).reason
     # Of a difference that is larger than the bound no number of sentences makes one below it.
-    assert "more" not in decide(found(3.0, 4.0), PromotionRule()).reason
+    assert "more" not in decide(found(3.0, 4.0), PromotionOptions()).reason
 
 
 @pytest.mark.parametrize(
@@ -145,4 +145,4 @@ def test_the_number_of_sentences_that_are_missing():
 )
 def test_rules_that_cannot_be(wrong):
     with pytest.raises(ConfigError):
-        PromotionRule(**wrong)
+        PromotionOptions(**wrong)

@@ -46,7 +46,7 @@ from cortext_live.recalibration.chain import (
     verify_chain,
 )
 from cortext_live.recalibration.learner import Learner
-from cortext_live.recalibration.promotion import PromotionRule
+from cortext_live.recalibration.promotion import PromotionOptions
 from cortext_live.recalibration.replay import LabelledSentence
 from cortext_live.recalibration.service import Recalibration
 from cortext_live.recalibration.settings import METHODS
@@ -235,7 +235,7 @@ def test_a_worse_model_is_rejected_and_forgotten(participant, tmp_path):
     """Wrong corrections poison the learner; true ones, which judge it, show that."""
     trials = recorded(participant)
     poison = [replace(trial, sentence="we need some more water") for trial in trials]
-    strict = PromotionRule(fewest=5)
+    strict = PromotionOptions(fewest=5)
     with service(
         participant, tmp_path, rule=strict, overrides=["lr=0.3", "steps=5", "whole_model=true"]
     ) as running:
@@ -284,9 +284,9 @@ def test_after_a_rollback_it_learns_from_there(participant, tmp_path):
 KILLED = """
     import os, signal, sys
     from pathlib import Path
-    from cortext_live.recalibration.promotion import PromotionRule
+    from cortext_live.recalibration.promotion import PromotionOptions
     from cortext_live.recalibration.service import Recalibration
-    from cortext_live.recalibration.settings import ServiceSettings
+    from cortext_live.recalibration.settings import ServiceOptions
 
     run, lm, folder, left = *map(Path, sys.argv[1:4]), int(sys.argv[4])
 
@@ -297,8 +297,8 @@ KILLED = """
             if left < 0:
                 os.kill(os.getpid(), signal.SIGKILL)
 
-    rule = PromotionRule(fewest=5, provisional=60.0, promotion=50.0, budget=100.0)
-    settings = ServiceSettings(every=10, settle_s=0.0)
+    rule = PromotionOptions(fewest=5, provisional=60.0, promotion=50.0, budget=100.0)
+    settings = ServiceOptions(every=10, settle_s=0.0)
     with Recalibration(
         run, folder / "log", lm, folder / "chain", method="one-step", settings=settings, rule=rule
     ) as running:

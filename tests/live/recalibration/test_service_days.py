@@ -29,7 +29,7 @@ from recalibrating import (
 from cortext.models import load_model
 from cortext_live.recalibration.bad_days import Understood
 from cortext_live.recalibration.chain import model_folder, open_chain, read_chain
-from cortext_live.recalibration.promotion import Comparison, PromotionRule
+from cortext_live.recalibration.promotion import Comparison, PromotionOptions
 from cortext_live.usage.writer import UsageLog, UtteranceRecord
 
 BETTER = Comparison(200, 1000, -9.0, -10.0, -8.0, 0.95)
@@ -51,7 +51,7 @@ def test_a_day_is_left_out_when_the_next_one_is_clearer_without_it(
     trials = recorded(participant)
     later = datetime.now(UTC) + 2 * QUIET
     # Nothing is decided by corrections.
-    changes = TOGETHER | {"rule": PromotionRule(fewest=1000), "clock": lambda: later}
+    changes = TOGETHER | {"rule": PromotionOptions(fewest=1000), "clock": lambda: later}
     with service(participant, tmp_path, **changes) as running:
         say(tmp_path / "log", trials[:20], ["x"] * 20, range(20), "good day")
         work(running)
@@ -150,7 +150,7 @@ def test_no_model_is_promoted_on_a_day_of_garbage(
     participant, tmp_path, monkeypatch, share, action
 ):
     """The model from before the day tells garbage from speech, also by what was not learnt."""
-    with service(participant, tmp_path, rule=PromotionRule()) as running:
+    with service(participant, tmp_path, rule=PromotionOptions()) as running:
         say(tmp_path / "log", recorded(participant)[:8], ["x"] * 8)
         running._sentences.refresh()
         began, today = running._sentences.began, list(range(8))

@@ -31,7 +31,7 @@ from cortext.text.metrics import edit_counts
 from cortext_live.recalibration import learner
 from cortext_live.recalibration.chain import model_folder, open_chain, read_chain
 from cortext_live.recalibration.labeller import RESERVED, WATCHED, Labeller
-from cortext_live.recalibration.promotion import Comparison, PromotionRule
+from cortext_live.recalibration.promotion import Comparison, PromotionOptions
 from cortext_live.recalibration.recorded import LoggedSentence
 
 QUICK = {"overrides": ["copies=1", "confidence=0"], "rule": UNDECIDED}
@@ -95,7 +95,7 @@ def test_the_budget_counts_no_promotion_that_a_rollback_has_undone(
     participant, tmp_path, monkeypatch, back_to, action
 ):
     """Of 6 points, one promotion spent 5.9, and another gave back 8. The next one needs 1.9."""
-    with service(participant, tmp_path, rule=PromotionRule()) as running:
+    with service(participant, tmp_path, rule=PromotionOptions()) as running:
         say(tmp_path / "log", recorded(participant)[:1], ["x"])
         running._sentences.refresh()
         with open_chain(tmp_path / "chain") as chain:

@@ -36,7 +36,7 @@ from cortext_live.recalibration.bad_days import Understood
 from cortext_live.recalibration.candidates import CandidateMaker
 from cortext_live.recalibration.chain import Chain, model_folder, open_chain, read_chain
 from cortext_live.recalibration.learner import Learner
-from cortext_live.recalibration.promotion import PromotionRule
+from cortext_live.recalibration.promotion import PromotionOptions
 from cortext_live.recalibration.settings import SERVICE_METHODS
 
 DAYS = TOGETHER | {
@@ -166,9 +166,9 @@ def test_only_new_labels_judge_a_model_again_whose_time_is_over(participant, tmp
     """Six reserved sentences judged it; two more are more than a tenth."""
     trials, clock = recorded(participant), Clock()
     judged = partial(judgements, tmp_path / "chain")
-    strict = PromotionRule(fewest=5, provisional=0.02, promotion=0.01)
+    strict = PromotionOptions(fewest=5, provisional=0.02, promotion=0.01)
     later = {"clock": clock, "rule": strict, "settings": replace(SETTINGS, every=1000)}
-    lenient = QUICK | {"rule": PromotionRule(fewest=5, provisional=100.0, promotion=0.01)}
+    lenient = QUICK | {"rule": PromotionOptions(fewest=5, provisional=100.0, promotion=0.01)}
     with service(participant, tmp_path, clock=clock, **lenient) as running:
         say(tmp_path / "log", trials[:12], texts(trials[:12]), range(12), when=clock.now)
         clock.now += timedelta(minutes=1)
@@ -310,7 +310,7 @@ def test_a_person_may_roll_back_while_a_model_is_judged(participant, tmp_path):
         if not statuses and kinds(chain)[-1] == "candidate":
             statuses.append(cortext(["chain", "rollback", str(chain), "0", "--why", "bad"]))
 
-    rule = PromotionRule(fewest=5, provisional=100.0, promotion=99.0, budget=1000.0)
+    rule = PromotionOptions(fewest=5, provisional=100.0, promotion=99.0, budget=1000.0)
     with service(participant, tmp_path, **(QUICK | {"rule": rule}), pause=roll_back) as running:
         say(tmp_path / "log", trials, texts(trials), range(12))
         work(running)

@@ -22,7 +22,7 @@ from cortext.cli import run as cortext
 from cortext.models import load_model, save_model
 from cortext_live.recalibration.chain import copy_run, model_folder, open_chain, read_chain
 from cortext_live.recalibration.learner import Learner
-from cortext_live.recalibration.promotion import PromotionRule
+from cortext_live.recalibration.promotion import PromotionOptions
 
 pytestmark = pytest.mark.usefixtures("drawn_by_number")
 
@@ -63,7 +63,7 @@ def test_where_the_parent_is_damaged_too_the_one_before_speaks(participant, tmp_
                 each.zero_()
         save_model(model, folder)
 
-    few = PromotionRule(fewest=5)
+    few = PromotionOptions(fewest=5)
     with service(participant, tmp_path, clock=clock, settings=FIVE, rule=few) as running:
         with open_chain(chain, now=clock) as opened:
             parent = add_copy(opened, participant.run)

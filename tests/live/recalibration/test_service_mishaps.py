@@ -28,8 +28,8 @@ from cortext.models import load_model, save_model
 from cortext_live.recalibration import chain as chain_module
 from cortext_live.recalibration import followed_chain
 from cortext_live.recalibration.chain import copy_run, open_chain, read_chain
-from cortext_live.recalibration.promotion import PromotionRule
-from cortext_live.recalibration.settings import ServiceSettings, method_settings
+from cortext_live.recalibration.promotion import PromotionOptions
+from cortext_live.recalibration.settings import ServiceOptions, method_settings
 
 pytestmark = pytest.mark.usefixtures("drawn_by_number")
 
@@ -238,9 +238,15 @@ def test_a_short_day_and_a_late_correction_get_two_steps_a_sentence(participant,
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (lambda: ServiceSettings(settle_s=1e11), "settle_s is 1e.11; it must be from 0 to"),
-        (lambda: ServiceSettings(quiet_s=float("inf")), "quiet_s is inf"),
-        (lambda: PromotionRule(hours=float("inf")), "hours inf"),
+        (
+            lambda: ServiceOptions(settle_s=1e11),
+            "settle_s is 100000000000.0; it must be at least 0 and at most",
+        ),
+        (lambda: ServiceOptions(quiet_s=float("inf")), "quiet_s is inf"),
+        (
+            lambda: PromotionOptions(hours=float("inf")),
+            "hours is inf; it must be above 0 and at most 8784",
+        ),
         (lambda: method_settings("replay", ["rounds=3"]), "rounds is a setting of"),
         (
             lambda: method_settings("one-step", ["word_confidence=1"]),

@@ -18,7 +18,7 @@ from cortext.models.storage import read_tensors, write_tensors
 from cortext.training.config import TrainConfig
 from cortext_live.recalibration.learner import Learner
 from cortext_live.recalibration.replay import LabelledSentence
-from cortext_live.recalibration.settings import SERVICE_METHODS, LearningSettings, method_settings
+from cortext_live.recalibration.settings import SERVICE_METHODS, LearningOptions, method_settings
 from cortext_live.recalibration.state import LearnerStore
 
 NEW_DAY = "t15.2023.08.20"
@@ -267,6 +267,6 @@ def test_the_settings_are_saved_too(tmp_path):
     learner = learner_of(lr=0.5)
     LearnerStore(tmp_path).save(learner)
     found, _ = LearnerStore(tmp_path).load()
-    assert isinstance(found.settings, LearningSettings)
+    assert isinstance(found.settings, LearningOptions)
     assert found.settings == learner.settings
     assert found.seed == 3

@@ -14,7 +14,7 @@ from small_training import schedule, write_recordings
 
 from cortext.data.packed import pack
 from cortext.errors import DataError, MissingLibrary, RunError
-from cortext.features import Augmentation
+from cortext.features import AugmentationConfig
 from cortext.models import (
     MODELS,
     GRUConfig,
@@ -225,7 +225,7 @@ def test_an_int8_transformer_makes_the_errors_of_float32(tmp_path):
     config = TrainConfig(
         model=TransformerConfig(n_units=32, n_layers=2, n_heads=2, head_units=16, dropout=0.0),
         dataset=DatasetConfig(
-            batch_size=12, days_per_batch=3, data_transforms=Augmentation(white_noise_std=0.3)
+            batch_size=12, days_per_batch=3, data_transforms=AugmentationConfig(white_noise_std=0.3)
         ),
         **schedule(300, lr_max=0.005),
         batches_per_val_step=300,

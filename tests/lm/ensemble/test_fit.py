@@ -81,7 +81,7 @@ def test_options_are_kept_in_a_file(tmp_path):
     [
         ("method", "rovr", r"did you mean 'rover'\?"),
         ("mean", "harmonic", "mean is 'harmonic'"),
-        ("nbest", 1.5, "a whole number of at least 1"),
+        ("nbest", 1.5, "nbest is 1.5; a finite int is needed"),
         ("alpha", float("nan"), "alpha is nan"),
         ("null_weight", -1, "null_weight is -1"),
         ("lm_weight", True, "lm_weight is True"),

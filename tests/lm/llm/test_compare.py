@@ -30,7 +30,7 @@ from cortext_lm.neural.compare import (
     word_log_probs,
 )
 from cortext_lm.neural.pieces import train_pieces
-from cortext_lm.neural.train_neural import NeuralOptions, new_network, train_neural
+from cortext_lm.neural.train_neural import NeuralSettings, new_network, train_neural
 
 TEXT = ["a bad cab", "dab a bed", "a cab", "bed a dab a cab", "bad"]
 
@@ -40,7 +40,7 @@ def lm(tmp_path_factory: pytest.TempPathFactory) -> CausalLM:
     """A random network, far from uniform."""
     tokenizer = train_pieces({word: 1 for text in TEXT for word in text.split()}, 40, 64)
     torch.manual_seed(0)
-    network = new_network(tokenizer, NeuralOptions(width=16, layers=2, heads=2))
+    network = new_network(tokenizer, NeuralSettings(width=16, layers=2, heads=2))
     for weight in network.parameters():
         torch.nn.init.normal_(weight, std=0.4) if weight.dim() > 1 else None
     folder = tmp_path_factory.mktemp("compare") / "model"
@@ -219,7 +219,7 @@ def test_a_minute_of_training_lowers_the_bits_of_real_prompts_below_the_ngrams(
         (tmp_path / f"{name}.txt").write_text("".join(f"{line}\n" for line in lines))
     train, held, test = (tmp_path / f"{name}.txt" for name in texts)
     LanguageModel.build([train], 5, tmp_path / "lm", binary="trie")
-    options = NeuralOptions(pieces=2000, layers=2, lr=1e-2, steps=30, minutes=None)
+    options = NeuralSettings(pieces=2000, layers=2, lr=1e-2, steps=30, minutes=None)
     train_neural([train], tmp_path / "neural", options, held)
     found = compare(tmp_path / "lm", tmp_path / "neural", test, held)
     assert found["bits_per_character"]["interpolated"] < found["bits_per_character"]["ngram"]

@@ -14,12 +14,12 @@ import transformers
 
 from cortext.cli import run
 from cortext.errors import LanguageModelError
-from cortext_lm.llm.finetune import FinetuneOptions, _Finetuning, finetune, rows
+from cortext_lm.llm.finetune import FinetuneSettings, _Finetuning, finetune, rows
 from cortext_lm.llm.loading import save_model
 from cortext_lm.llm.model import CausalLM
 from cortext_lm.llm.scoring import score_texts
 from cortext_lm.neural.pieces import train_pieces
-from cortext_lm.neural.train_neural import NeuralOptions, new_network
+from cortext_lm.neural.train_neural import NeuralSettings, new_network
 
 LEARNT = [
     "please call my sister tomorrow",
@@ -41,7 +41,7 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def tuned(tiny_lm_dir: Path, texts: Path) -> tuple[Path, dict[str, Any]]:
-    options = FinetuneOptions(lr=1e-2, epochs=2, batch_tokens=256, seed=1)
+    options = FinetuneSettings(lr=1e-2, epochs=2, batch_tokens=256, seed=1)
     facts = finetune(
         tiny_lm_dir,
         [f"{texts / 'mine.txt'}:2", texts / "others.txt"],
@@ -116,7 +116,7 @@ def test_the_adapter_is_safetensors_of_the_published_rank_in_every_layer(tuned):
 
 
 def test_defaults_are_the_published_ones():
-    options = FinetuneOptions()
+    options = FinetuneSettings()
     assert (options.rank, options.alpha, options.lr) == (16, 32, 2e-4)
 
 
@@ -132,7 +132,7 @@ def test_families_have_layers_of_their_own_names(tmp_path, texts):
         tmp_path / "opt",
         [texts / "mine.txt"],
         tmp_path / "a",
-        FinetuneOptions(epochs=0.1),
+        FinetuneSettings(epochs=0.1),
         device="cpu",
     )
     assert facts["target_modules"] == ["fc1", "fc2", "k_proj", "out_proj", "q_proj", "v_proj"]
@@ -140,7 +140,7 @@ def test_families_have_layers_of_their_own_names(tmp_path, texts):
 
 def test_sentences_are_ended_where_the_model_ends_them(tmp_path):
     tokenizer = train_pieces({"how": 1, "are": 1, "you": 1}, 64, 6)
-    network = new_network(tokenizer, NeuralOptions(width=16, layers=1, heads=1))
+    network = new_network(tokenizer, NeuralSettings(width=16, layers=1, heads=1))
     save_model(tmp_path / "own", network, tokenizer, {})
     lm = CausalLM.load(tmp_path / "own")
     assert rows(lm, ["how are"]) == [[lm.start, *lm.tokens("how are"), lm.end]]
@@ -151,7 +151,7 @@ def test_sentences_are_ended_where_the_model_ends_them(tmp_path):
 
 def test_training_ends_early_when_it_gets_worse_and_the_best_is_kept(tiny_lm_dir, texts, tmp_path):
     """Learnt at far too high a rate, from sentences that the held-out ones are not like."""
-    options = FinetuneOptions(lr=1.0, epochs=4, batch_tokens=256, patience=2)
+    options = FinetuneSettings(lr=1.0, epochs=4, batch_tokens=256, patience=2)
     facts = finetune(
         tiny_lm_dir,
         [texts / "others.txt"] * 12,
@@ -178,7 +178,7 @@ def test_weights_that_are_no_numbers_are_never_kept(tiny_lm_dir, texts, tmp_path
             weight.data.fill_(math.nan)
 
     monkeypatch.setattr(_Finetuning, "_learn", diverge)
-    options = FinetuneOptions(epochs=1, batch_tokens=64)
+    options = FinetuneSettings(epochs=1, batch_tokens=64)
     facts = finetune(
         tiny_lm_dir, [texts / "mine.txt"], tmp_path / "a", options, held_out=texts / "held.txt"
     )
@@ -264,7 +264,13 @@ def test_the_command_and_its_mistakes(tiny_lm_dir, texts, tmp_path, capsys, monk
     assert run([*start, "--out", str(tmp_path / "a"), "--epochs", "0.1", "--device", "cpu"]) == 0
     assert "held-out perplexity before" in capsys.readouterr().out
     mistakes = {
-        "rank is 0; 1 to 4096 are possible": [*start, "--out", str(tmp_path / "b"), "--rank", "0"],
+        "rank is 0; it must be at least 1 and at most 4096": [
+            *start,
+            "--out",
+            str(tmp_path / "b"),
+            "--rank",
+            "0",
+        ],
         f"{texts}: is the current directory; give a directory in it": [*start, "--out", str(texts)],
         "missing.txt: cannot read the text": [
             "finetune-llm",

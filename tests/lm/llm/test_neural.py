@@ -23,7 +23,7 @@ from cortext_lm.llm.model import CausalLM
 from cortext_lm.neural.loss import padded, summed_loss
 from cortext_lm.neural.pieces import BOS, EOS, MARK, encode, starts, train_pieces
 from cortext_lm.neural.texts import TextSource, batches, read_texts
-from cortext_lm.neural.train_neural import NeuralOptions, train_neural
+from cortext_lm.neural.train_neural import NeuralSettings, train_neural
 
 SENTENCES = [
     "i am fine", "how are you", "we will see", "bring me some water", "it's a well-known song", "you are here",
@@ -146,7 +146,7 @@ def learned(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict]:
     text.write_text("".join(f"{sentence}\n" for sentence in SENTENCES))
     again = folder / "again.txt"
     again.write_text(text.read_text())
-    options = NeuralOptions(
+    options = NeuralSettings(
         pieces=80,
         width=64,
         layers=2,
@@ -202,7 +202,7 @@ def test_how_it_was_made_stands_beside_it(learned):
 
 def test_the_same_seed_and_steps_give_the_same_weights(tmp_path):
     (tmp_path / "text.txt").write_text("".join(f"{sentence}\n" for sentence in SENTENCES))
-    options = NeuralOptions(pieces=80, width=16, layers=1, heads=1, steps=4, minutes=None, seed=5)
+    options = NeuralSettings(pieces=80, width=16, layers=1, heads=1, steps=4, minutes=None, seed=5)
     for name in ("first", "second"):
         train_neural([tmp_path / "text.txt"], tmp_path / name, options)
     first, second = (
@@ -213,7 +213,7 @@ def test_the_same_seed_and_steps_give_the_same_weights(tmp_path):
 
 def test_weights_whose_loss_is_no_number_are_never_kept(tmp_path, monkeypatch):
     (tmp_path / "text.txt").write_text("".join(f"{sentence}\n" for sentence in SENTENCES))
-    options = NeuralOptions(pieces=80, width=16, layers=1, heads=1, steps=4, minutes=None)
+    options = NeuralSettings(pieces=80, width=16, layers=1, heads=1, steps=4, minutes=None)
     good = itertools.chain([1.0, 1.0], itertools.repeat(math.nan))
 
     def loss(network, *rows):
@@ -290,7 +290,7 @@ def test_mistakes_are_one_line(arguments, line, tmp_path, monkeypatch, capsys):
 
 
 def test_an_option_that_cannot_be_is_refused():
-    with pytest.raises(LanguageModelError, match="steps is 0; 1 to"):
-        NeuralOptions(steps=0)
+    with pytest.raises(LanguageModelError, match="steps is 0; it must be at least 1"):
+        NeuralSettings(steps=0)
     with pytest.raises(LanguageModelError, match="training would not end"):
-        NeuralOptions(steps=None, minutes=None)
+        NeuralSettings(steps=None, minutes=None)

@@ -14,12 +14,12 @@ from tiny_llm import SENTENCES, bpe_tokenizer, save_tiny_lm
 from cortext.cli import run
 from cortext.errors import LanguageModelError
 from cortext_lm.llm.model import CausalLM
-from cortext_speechllm.audio_llm.assemble import TowerOptions, assemble
+from cortext_speechllm.audio_llm.assemble import TowerSettings, assemble
 from cortext_speechllm.audio_llm.generate import generate
 from cortext_speechllm.audio_llm.inputs import answer_logits, teacher_forced
 from cortext_speechllm.audio_llm.model import AudioLLM
 
-SMALL = TowerOptions(width=16, layers=1, heads=2, mels=16, window_s=8, seed=3)
+SMALL = TowerSettings(width=16, layers=1, heads=2, mels=16, window_s=8, seed=3)
 
 
 @pytest.fixture(scope="module")
@@ -105,11 +105,11 @@ def test_the_same_seed_gives_the_same_model_and_the_generator_stays(
 
 
 def test_a_neural_model_of_this_project_can_be_part_of_one(tmp_path: Path) -> None:
-    from cortext_lm.neural.train_neural import NeuralOptions, train_neural
+    from cortext_lm.neural.train_neural import NeuralSettings, train_neural
 
     text = tmp_path / "text.txt"
     text.write_text("\n".join(f"{first} {second}" for first in SENTENCES for second in SENTENCES))
-    options = NeuralOptions(pieces=100, width=32, layers=1, heads=2, steps=3, minutes=None)
+    options = NeuralSettings(pieces=100, width=32, layers=1, heads=2, steps=3, minutes=None)
     train_neural([str(text)], tmp_path / "neural", options)
     assemble(tmp_path / "neural", tmp_path / "audio", SMALL)
     llm = AudioLLM.load(tmp_path / "audio", device="cpu")
@@ -153,7 +153,7 @@ def test_a_family_with_other_names_can_be_part_of_one(tmp_path: Path) -> None:
 )
 def test_towers_that_cannot_be_are_one_line(values: dict[str, int]) -> None:
     with pytest.raises(LanguageModelError, match="the tower's"):
-        TowerOptions(**values)
+        TowerSettings(**values)
 
 
 def test_what_cannot_be_assembled_is_one_line(lm_dir: Path, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from own_recordings import OWN, own_config, write_own
 from cortext.cli import run
 from cortext.data import open_packed
 from cortext.errors import ConfigError, RunError
-from cortext.features import Augmentation
+from cortext.features import AugmentationConfig
 from cortext.models import GRUConfig, TripleGRUConfig, load_model, read_output
 from cortext.models.inputs import InputNetworkConfig
 from cortext.training import DatasetConfig, TrainConfig
@@ -35,8 +35,8 @@ from cortext_tpu.keras_tf.pipeline import prepare
 from cortext_tpu.keras_tf.strategy import choose_strategy
 
 TENSORFLOW = DeviceSpec(backend="tensorflow")
-QUIET = Augmentation(white_noise_std=0.0, constant_offset_std=0.0, random_cut=0)
-NOISY = Augmentation(
+QUIET = AugmentationConfig(white_noise_std=0.0, constant_offset_std=0.0, random_cut=0)
+NOISY = AugmentationConfig(
     white_noise_std=0.5, constant_offset_std=0.2, static_gain_std=0.05, random_cut=3
 )
 

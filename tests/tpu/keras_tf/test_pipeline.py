@@ -6,7 +6,7 @@ import torch
 
 from cortext.data import DayBalancedSampler, open_packed
 from cortext.errors import ConfigError
-from cortext.features import Augmentation, prepare
+from cortext.features import AugmentationConfig, prepare
 from cortext.training import DatasetConfig, TrainConfig
 from cortext.training.batches import derived_seed
 
@@ -40,7 +40,7 @@ def split(packed):
 
 
 def test_batches_are_the_sampler_s_in_few_shapes(split):
-    batches, sampler = made(split, Augmentation(**QUIET))
+    batches, sampler = made(split, AugmentationConfig(**QUIET))
     lengths = set()
     for step, raw in enumerate(batches.training(sampler, 0, 30)):
         raw = {name: tensor.numpy() for name, tensor in raw.items()}
@@ -65,8 +65,10 @@ def test_batches_are_the_sampler_s_in_few_shapes(split):
 
 
 def test_a_single_length_makes_every_shape_static(split):
-    batches, sampler = made(split, Augmentation(), n_lengths=1)
-    dataset = batches.training(sampler, 0, 3).map(lambda raw: pipeline.prepare(raw, Augmentation()))
+    batches, sampler = made(split, AugmentationConfig(), n_lengths=1)
+    dataset = batches.training(sampler, 0, 3).map(
+        lambda raw: pipeline.prepare(raw, AugmentationConfig())
+    )
     shapes = {name: spec.shape.as_list() for name, spec in dataset.element_spec.items()}
     longest = int(np.ceil((split.n_bins_N.max() - 14) / 4) * 4 + 14)
     assert shapes["features"] == [6, longest, 16]
@@ -75,7 +77,7 @@ def test_a_single_length_makes_every_shape_static(split):
 
 
 def test_training_continues_from_any_batch_with_the_same_noise(split):
-    settings = Augmentation()
+    settings = AugmentationConfig()
     batches, sampler = made(split, settings)
     whole = [pipeline.prepare(raw, settings) for raw in batches.training(sampler, 0, 4)]
     rest = [pipeline.prepare(raw, settings) for raw in batches.training(sampler, 2, 4)]
@@ -88,7 +90,7 @@ def test_training_continues_from_any_batch_with_the_same_noise(split):
 
 
 def test_noise_is_the_same_wherever_a_trial_is_computed(split):
-    settings = Augmentation(static_gain_std=0.1, random_walk_std=0.1, smooth_data=False)
+    settings = AugmentationConfig(static_gain_std=0.1, random_walk_std=0.1, smooth_data=False)
     batches, sampler = made(split, settings)
     raw = next(iter(batches.training(sampler, 0, 1)))
     whole = pipeline.prepare(raw, settings)["features"].numpy()
@@ -103,7 +105,7 @@ def test_noise_is_the_same_wherever_a_trial_is_computed(split):
 def test_feature_subset_and_bad_trials_hold(split):
     bad = {split.sessions[0]: {0: list(range(4))}}
     chosen = split.select(bad_trials=bad, feature_subset=[7, 2, 3])
-    batches, sampler = made(chosen, Augmentation(**QUIET))
+    batches, sampler = made(chosen, AugmentationConfig(**QUIET))
     seen = set()
     for raw in batches.training(sampler, 0, 20):
         assert raw["features"].shape[2] == 3
@@ -123,7 +125,7 @@ def test_feature_subset_and_bad_trials_hold(split):
 
 @pytest.mark.parametrize(("std", "size"), [(2.0, 100), (3.5, 60), (0.7, 9)])
 def test_smoothing_is_torch_s(split, std, size):
-    settings = Augmentation(**QUIET, smooth_kernel_std=std, smooth_kernel_size=size)
+    settings = AugmentationConfig(**QUIET, smooth_kernel_std=std, smooth_kernel_size=size)
     batches, _ = made(split, settings)
     raw = batches.batch(np.array([0, 3, 9]))
     ours = pipeline.prepare(
@@ -136,7 +138,7 @@ def test_smoothing_is_torch_s(split, std, size):
 
 
 def test_without_noise_a_training_batch_is_the_validation_s(split):
-    settings = Augmentation(**QUIET)
+    settings = AugmentationConfig(**QUIET)
     batches, sampler = made(split, settings)
     raw = next(iter(batches.training(sampler, 5, 6)))
     theirs, _ = prepare(
@@ -146,7 +148,7 @@ def test_without_noise_a_training_batch_is_the_validation_s(split):
 
 
 def test_the_cut_shifts_all_trials_alike(split):
-    settings = Augmentation(**(QUIET | {"random_cut": 4}), smooth_data=False)
+    settings = AugmentationConfig(**(QUIET | {"random_cut": 4}), smooth_data=False)
     batches, sampler = made(split, settings)
     cuts = []
     for raw in batches.training(sampler, 0, 40):
@@ -176,7 +178,7 @@ def test_noise_offset_gain_and_walk_have_torch_s_distribution():
     }
 
     def added(**settings):
-        settings = Augmentation(**(QUIET | {"smooth_data": False} | settings))
+        settings = AugmentationConfig(**(QUIET | {"smooth_data": False} | settings))
         return pipeline.prepare(raw, settings)["features"].numpy() - x_BTC
 
     noise = added(white_noise_std=0.5)
@@ -200,12 +202,14 @@ def test_noise_offset_gain_and_walk_have_torch_s_distribution():
 
 def test_a_walk_over_trials_is_refused(split):
     with pytest.raises(ConfigError, match="lie on different cores; use -1"):
-        made(split, Augmentation(random_walk_std=0.1, random_walk_axis=0))
+        made(split, AugmentationConfig(random_walk_std=0.1, random_walk_axis=0))
 
 
 def test_registered_augmentations_act_on_the_host(split):
     mask = {"kind": "time_mask", "n_masks": 1, "max_share": 0.5}
-    batches, sampler = made(split, Augmentation(**QUIET, smooth_data=False), augmentations=[mask])
+    batches, sampler = made(
+        split, AugmentationConfig(**QUIET, smooth_data=False), augmentations=[mask]
+    )
     raw = next(iter(batches.training(sampler, 3, 4)))
     indices = sampler.indices(3)
     plain = split.batch(indices, raw["features"].shape[1])
@@ -218,7 +222,7 @@ def test_registered_augmentations_act_on_the_host(split):
 
 def test_all_trials_in_order_and_the_last_batch_full(packed):
     split = open_packed(packed).split("val")
-    batches, _ = made(split, Augmentation())
+    batches, _ = made(split, AugmentationConfig())
     found = list(batches.in_order(4))
     assert [len(raw["day"]) for raw in found] == [4, 4, 4]
     n_real = [int((raw["n_patches"] > 0).numpy().sum()) for raw in found]

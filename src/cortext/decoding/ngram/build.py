@@ -14,7 +14,7 @@ import numpy as np
 
 from cortext import __version__, _native
 from cortext.decoding.ngram import counts, lmplz
-from cortext.decoding.ngram.build_options import BINARIES, BuildOptions
+from cortext.decoding.ngram.build_settings import BINARIES, BuildSettings
 from cortext.decoding.ngram.corpus import Corpus, grouped, read_corpus, silent
 from cortext.decoding.ngram.database import Database, in_background
 from cortext.decoding.ngram.estimate import Estimated, estimate
@@ -46,7 +46,7 @@ Stage = Callable[[str], Callable[[int, int], None] | None]
 
 
 def build(
-    texts: Iterable[str | Path], out: Path, options: BuildOptions, stage: Stage = lambda name: None
+    texts: Iterable[str | Path], out: Path, options: BuildSettings, stage: Stage = lambda name: None
 ) -> None:
     """Write a language-model directory; see `LanguageModel.build`.
 
@@ -74,7 +74,7 @@ def build(
 class _Build:
     """One build, in the directory `partial`."""
 
-    def __init__(self, partial: Path, options: BuildOptions, stage: Stage) -> None:
+    def __init__(self, partial: Path, options: BuildSettings, stage: Stage) -> None:
         self.partial = partial
         self.options = options
         self.stage = stage
@@ -299,7 +299,7 @@ def _counted(words: Sequence[str], bar: Callable[[int, int], None]) -> Iterator[
             bar(done, len(words))
 
 
-def _facts(corpus: Corpus, words: Sequence[str], options: BuildOptions) -> dict[str, Any]:
+def _facts(corpus: Corpus, words: Sequence[str], options: BuildSettings) -> dict[str, Any]:
     known = set(words)
     outside = [
         count
@@ -325,7 +325,7 @@ def _facts(corpus: Corpus, words: Sequence[str], options: BuildOptions) -> dict[
     }
 
 
-def _own_facts(corpus: Corpus, found: Pronounced, options: BuildOptions) -> dict[str, Any]:
+def _own_facts(corpus: Corpus, found: Pronounced, options: BuildSettings) -> dict[str, Any]:
     """Return the facts that a model of the published tokens and language does not have."""
     facts: dict[str, Any] = {}
     if not options.inventory.is_published:

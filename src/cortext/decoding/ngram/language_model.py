@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from cortext import _native
 from cortext.arguments import as_count, as_path, check_list, check_text, check_type
 from cortext.decoding.ngram.build import Stage, build
-from cortext.decoding.ngram.build_options import BuildOptions
+from cortext.decoding.ngram.build_settings import BuildSettings
 from cortext.decoding.ngram.corpus import grouped, sentences_of, silent
 from cortext.decoding.ngram.pronouncing import inventory_for
 from cortext.decoding.ngram.vocabulary import UNITS, SpeltTokens, spelt, symbol_lexicon
@@ -148,11 +148,11 @@ class LanguageModel(Described):
                 words are left out, as by `lmplz --limit_vocab_file`. None: every word of the texts.
             stage: Called with the name of each stage as it begins; returns the stage's progress
                 callback or None.
-            options: The other fields of `BuildOptions`. `inventory` and `language` may be names
+            options: The other fields of `BuildSettings`. `inventory` and `language` may be names
                 of built-in ones or files, `lexicon` a path. Without an inventory, that of the
                 lexicon is taken (`inventory_for`).
         """
-        known = {field.name for field in fields(BuildOptions)}
+        known = {field.name for field in fields(BuildSettings)}
         for name in options:
             if name not in known:
                 raise LanguageModelError(f"unknown option {name!r}; {nearest(name, known)}")
@@ -170,7 +170,7 @@ class LanguageModel(Described):
         build(
             texts,
             as_path(out, "out"),
-            BuildOptions(order=order, vocabulary=vocabulary, **options),
+            BuildSettings(order=order, vocabulary=vocabulary, **options),
             stage,
         )
         return cls.open(out)

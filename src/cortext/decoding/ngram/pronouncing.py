@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from cortext.decoding.ngram.build_options import BuildOptions
+from cortext.decoding.ngram.build_settings import BuildSettings
 from cortext.decoding.ngram.vocabulary import is_word
 from cortext.errors import LanguageModelError, TextError
 from cortext.text.inventory import LM, Inventory
@@ -39,7 +39,7 @@ def inventory_for(lexicon: Path | Lexicon | None, language: Language) -> Invento
     return LM if adds_english else found
 
 
-def own_lexicon(options: BuildOptions) -> Lexicon | None:
+def own_lexicon(options: BuildSettings) -> Lexicon | None:
     """Return the lexicon that the options name, checked; None where they name none.
 
     Raises LanguageModelError for a file that cannot be read, for unknown tokens, and for words that
@@ -90,7 +90,7 @@ def _named(words: Sequence[str]) -> str:
 
 
 def pronounce_words(
-    words: Iterable[str], options: BuildOptions, lexicon: Lexicon | None
+    words: Iterable[str], options: BuildSettings, lexicon: Lexicon | None
 ) -> Pronounced:
     """Return the pronunciations of words and those that have none.
 

@@ -29,8 +29,8 @@ TEXT = MADE_BY_LMPLZ / "text.txt"
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (dict(order=0), "order 0 is not supported; orders 1 to 6 are"),
-        (dict(order=7), "order 7 is not supported; orders 1 to 6 are"),
+        (dict(order=0), "order is 0; it must be at least 1 and at most 6"),
+        (dict(order=7), "order is 7; it must be at least 1 and at most 6"),
         (dict(kind="word"), "kind is 'word'; did you mean 'words'?"),
         (dict(binary="quantized"), "binary is 'quantized'; did you mean 'quantised'?"),
         (dict(engine="srilm"), "engine is 'srilm'"),

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
+from typing import Annotated, get_type_hints
 
+from cortext.config import check_fields
 from cortext.decoding.nbest import Hypothesis
 from cortext.decoding.options import DecoderOptions, LLMOptions, is_finite
 from cortext.errors import ConfigError, CortextError, nearest
+from cortext.settings import FROM_0_TO_1, Setting
 from cortext_live.core.decoder import LIVE_BOUNDS
 
 LONGEST_VALUE = 100
@@ -20,12 +23,12 @@ LONGEST_VALUE = 100
 
 
 @dataclass(frozen=True)
-class PublishedParams:
+class PublishedOptions:
     """The parameters by their published names and in their published units."""
 
-    max_active: int = 7000
+    max_active: Annotated[int, LIVE_BOUNDS["max_active"]] = 7000
     """`DecoderOptions.max_active`."""
-    min_active: int = 200
+    min_active: Annotated[int, LIVE_BOUNDS["min_active"]] = 200
     """`DecoderOptions.min_active`."""
     beam: float = 17.0
     """`DecoderOptions.beam`."""
@@ -43,11 +46,11 @@ class PublishedParams:
 
     It is also the cost of each token of a large model, `LLMOptions.token_penalty`.
     """
-    nbest: int = 100
+    nbest: Annotated[int, LIVE_BOUNDS["nbest"]] = 100
     """`DecoderOptions.nbest`."""
     blank_penalty: float = 90.0
     """`DecoderOptions.blank_penalty`."""
-    alpha: float = 0.55
+    alpha: Annotated[float, FROM_0_TO_1] = 0.55
     """Weight of a large model against the n-gram, `LLMOptions.weight`."""
     do_opt: bool = False
     """True if a large model scores the candidates, where the server has one."""
@@ -56,22 +59,17 @@ class PublishedParams:
 
     It has no effect: the search has the whole n-gram at once.
     """
-    top_candidates_to_augment: int = 20
+    top_candidates_to_augment: Annotated[int, Setting(minimum=0, maximum=200)] = 20
     """Best candidates in which words are exchanged to make more candidates."""
-    score_penalty_percent: float = 0.01
+    score_penalty_percent: Annotated[float, Setting(minimum=0, maximum=1e3)] = 0.01
     """Fraction of its scores that such a candidate loses."""
 
     def __post_init__(self) -> None:
-        for name, (low, high) in _BOUNDS.items():
-            if not low <= getattr(self, name) <= high:
-                raise ConfigError(
-                    f"{name} is {getattr(self, name)}; it must be at least {low:g} and at most"
-                    f" {high:g}"
-                )
+        check_fields(self)
         self.options(DecoderOptions())
 
     @classmethod
-    def of(cls, options: DecoderOptions) -> PublishedParams:
+    def of(cls, options: DecoderOptions) -> PublishedOptions:
         """Return the parameters that mean the same as a decoder's options."""
         return cls(
             max_active=options.max_active,
@@ -123,7 +121,7 @@ class PublishedParams:
             changes["token_penalty"] = self.length_penalty
         return base.llm.changed(changes)
 
-    def updated(self, texts: Mapping[str, str]) -> tuple[PublishedParams, dict[str, str]]:
+    def updated(self, texts: Mapping[str, str]) -> tuple[PublishedOptions, dict[str, str]]:
         """Return the parameters with new values, and the reason by name for each refused one."""
         params = self
         refused = {}
@@ -142,13 +140,7 @@ class PublishedParams:
         }
 
 
-_KINDS = {field.name: field.type for field in fields(PublishedParams)}
-_BOUNDS = {
-    **LIVE_BOUNDS,
-    "alpha": (0.0, 1.0),
-    "top_candidates_to_augment": (0, 200),
-    "score_penalty_percent": (0.0, 1e3),
-}
+_KINDS = get_type_hints(PublishedOptions)
 
 
 def _share(options: DecoderOptions) -> float:
@@ -166,7 +158,7 @@ def _value(name: str, text: str) -> int | float | bool:
     if len(text) > LONGEST_VALUE:
         raise ConfigError(f"{name} has {len(text)} characters; at most {LONGEST_VALUE} are a value")
     text = text.strip()
-    if kind == "bool":
+    if kind is bool:
         if text.lower() not in ("0", "1", "false", "true"):
             raise ConfigError(f"{name} is {text!r}; 0 or 1 is needed")
         return text.lower() in ("1", "true")
@@ -174,12 +166,12 @@ def _value(name: str, text: str) -> int | float | bool:
         number = float(text)
     except ValueError:
         number = float("nan")
-    if not is_finite(number) or (kind == "int" and number != int(number)):
+    if not is_finite(number) or (kind is int and number != int(number)):
         raise ConfigError(f"{name} is {text[:40]!r}; a finite {kind} is needed")
     return int(number) if kind == "int" else number
 
 
-def changed_params(params: PublishedParams, changes: Iterable[str]) -> PublishedParams:
+def changed_params(params: PublishedOptions, changes: Iterable[str]) -> PublishedOptions:
     """Return parameters with changes `name=value`. Raises ConfigError for the first wrong one."""
     texts = {}
     for change in changes:

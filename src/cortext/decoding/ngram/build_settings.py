@@ -1,14 +1,16 @@
-"""Options for building a language model, with their bounds."""
+"""Settings for building a language model, with their bounds."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+from cortext.config import check_bounds
 from cortext.decoding.ngram.vocabulary import MAX_ORDER, SPECIAL, UNITS
 from cortext.errors import LanguageModelError, TextError, nearest
+from cortext.settings import Setting
 from cortext.text.inventory import LM, Inventory
 from cortext.text.language import EN, Language
 from cortext.text.lexicon import Lexicon
@@ -27,10 +29,10 @@ _KENLM_SPECIAL = (*SPECIAL, "<UNK>")
 
 
 @dataclass(frozen=True)
-class BuildOptions:
-    """Options for building a model. Raises LanguageModelError for values out of bounds."""
+class BuildSettings:
+    """Settings for building a model. Raises LanguageModelError for values out of bounds."""
 
-    order: int = 5
+    order: Annotated[int, Setting(minimum=1, maximum=MAX_ORDER)] = 5
     """Longest n-gram, 1 to 6."""
     vocabulary: int | Iterable[str] | None = None
     """Words to keep: a number of the most frequent ones, or the words; None for all of the texts.
@@ -86,10 +88,7 @@ class BuildOptions:
     """
 
     def __post_init__(self) -> None:
-        if not 1 <= self.order <= MAX_ORDER:
-            raise LanguageModelError(
-                f"order {self.order} is not supported; orders 1 to {MAX_ORDER} are"
-            )
+        check_bounds(self, error=LanguageModelError)
         for name, value, known in (
             ("kind", self.kind, KINDS),
             ("binary", self.binary, BINARIES),
@@ -149,7 +148,7 @@ class BuildOptions:
         return given + given[-1:] * (self.order - len(given))
 
 
-def _check_sources(options: BuildOptions) -> None:
+def _check_sources(options: BuildSettings) -> None:
     """Raise LanguageModelError for tokens, words and sources that do not go together."""
     own = options.lexicon is not None or options.g2p is not None or options.spell
     inventory = options.inventory
