@@ -35,7 +35,7 @@ from cortext_live.lm_server.json_protocol import INPUT, OUTPUT
 from cortext_live.lm_server.published_protocol import PublishedStreams
 
 WAITING_S = 3.0
-"""Seconds of waiting after which the log says what is waited for."""
+"""Seconds of waiting after which the log names the missing message."""
 POLL_MS = 200
 _PACKED = PipelineOptions(normalise="none")
 """Options for the trials of packed data, which hold z-scores."""

@@ -175,7 +175,7 @@ def _evaluate_online(
             lm,
             out,
             method,
-            heard=hear,
+            learn_from=hear,
             corrected=corrected,
             overrides=overrides,
             options=search.options,

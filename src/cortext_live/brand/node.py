@@ -126,7 +126,7 @@ class BrandNode:
                 self._carry_out(mark)
 
     def _take_over(self) -> None:
-        """Go on where the node before this one ended, and report the entries that were missed."""
+        """Continue where the node before this one ended, and report missed entries."""
         p = self._parameters
         for rival in self._link.rivals():
             self._states.write(
@@ -285,11 +285,11 @@ class BrandNode:
 
     def _begin_if_open(self, bins_TC: np.ndarray) -> None:
         """Let the idle gate see bins [T, C]; begin an utterance where it opens."""
-        heard_TC = self._computed(lambda: self._pipeline.listen(bins_TC))
-        if heard_TC is not None and len(heard_TC):
+        opening_TC = self._computed(lambda: self._pipeline.listen(bins_TC))
+        if opening_TC is not None and len(opening_TC):
             utterance = self._begin(b"", None)
             utterance.n_entries += 1
-            self._decode_bins(heard_TC, utterance)
+            self._decode_bins(opening_TC, utterance)
 
     def _decode_bins(self, bins_TC: np.ndarray, utterance: NodeUtterance) -> None:
         bins_TC = self._pipeline.usable(bins_TC)
@@ -319,7 +319,7 @@ class BrandNode:
                 return
             utterance = self._begin(b"", None)
             utterance.n_bins += update.held_bins
-            self._log.go_on()
+            self._log.begin_held()
             bins_TC = bins_TC[:0]
 
     def _carry_out(self, mark: Mark) -> None:
@@ -469,7 +469,7 @@ class BrandNode:
         self._swap()
 
     def _say_notes(self) -> None:
-        """Write what is unusual about the features, and keep it for the usage log."""
+        """Write the notes on unusual features, and keep them for the usage log."""
         for note in self._pipeline.take_notes():
             self._states.write("NODE_WARNING", note)
             self._log.features_notes.append(note)

@@ -42,7 +42,7 @@ class NodeParameters:
     `run` speaks until the chain is there; its idle gate and decoder options stay in any case.
     """
     session_log: Path | None = None
-    """Directory of a usage log that keeps what was decoded; needs `lm`."""
+    """Directory of a usage log that keeps the decoded sentences; needs `lm`."""
     record_all: bool = False
     """Keep the features of all utterances there, too, for `recalibrate`."""
     record_quota_gb: float = 2.0
@@ -59,7 +59,7 @@ class NodeParameters:
     llm_device: str = "auto"
     """Device that it runs on: `cpu`, `cuda`, `cuda:N`, or `auto`."""
     context: str = ""
-    """Text that was said before, for the large model; a trial's start may bring its own."""
+    """Text before the utterance, for the large model; a trial's start may bring its own."""
     day: str = "latest"
     """Recording day whose layer the model uses."""
     backend: Backend = "torch"

@@ -72,8 +72,8 @@ class Sequencer:
     `take` and `release` return the entries whose place has come.
 
     A number far from the last one is doubted until the next entry comes. If the next one does not
-    go on from it, it is damaged, and takes the place of a missing number. If it does, entries were
-    lost, or the source began anew.
+    continue from it, it is damaged, and takes the place of a missing number. If it does, entries
+    were lost, or the source began anew.
 
     Args:
         bins_per_entry: Bins in an entry; None for any number.
@@ -161,7 +161,7 @@ class Sequencer:
             return [*self.release(), self._jump(arrival)]
         if not self._is_near(index):
             return self._doubt(arrival)
-        placed: list[OrderedEntry] = []  # numbers go on from the last one
+        placed: list[OrderedEntry] = []  # numbers continue from the last one
         if (
             self._doubted is not None
             and last <= self._doubted.number <= index + 1 + self._most_early
@@ -226,7 +226,7 @@ class Sequencer:
         return OrderedEntry(entry, self.reach, guessed=True, kind=kind, problem=problem)
 
     def _jump(self, arrival: _Arrival) -> OrderedEntry:
-        """Go on from a number far away: entries were lost, or the source began anew."""
+        """Continue from a number far away: entries were lost, or the source began anew."""
         last = self.last
         if last is None or arrival.number > last:
             return self._in_order(arrival)

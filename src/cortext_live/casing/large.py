@@ -63,7 +63,7 @@ class LargeCaser:
                 scores = self._score([right, *wrong])
                 if max(scores[1:]) >= scores[0]:
                     return f"the large model does not prefer {right!r}"
-            self._choose(_TIMED, [_TIMED])  # again: what is computed for the first time is slower
+            self._choose(_TIMED, [_TIMED])  # again: the first computation is slower
             self._choose(_TIMED, [_TIMED])
         except CortextError as error:
             return error.what

@@ -71,7 +71,7 @@ class CasingCard:
         width: D.
         units: Hidden units of a direction, H / 2.
         rules: Whether the rules of English are an input.
-        facts: How it was trained and what was measured.
+        facts: How it was trained, and its measured errors.
     """
 
     language: Language
@@ -107,7 +107,7 @@ class CasingCard:
 
     @classmethod
     def from_json(cls, text: str) -> CasingCard:
-        """Return the card of a text. Raises ValueError or CortextError for what is none."""
+        """Return the card of a text. Raises ValueError or CortextError for other texts."""
         card = parse_json_object(text, finite=True)
         version = card.pop("format_version", None)
         if version != FORMAT_VERSION:
@@ -188,7 +188,7 @@ class Encoder:
 
     Args:
         card: The model.
-        keeps: Keep what was computed for words and sentences: for training. What people say live
+        keeps: Keep the computed values of words and sentences: for training. What people say live
             does not stay in memory.
     """
 
@@ -299,7 +299,7 @@ class ModelCaser:
             sentences: Words of each sentence.
             names: See `Caser.show`.
         """
-        # A sentence that is longer than any that is said is read in parts, to bound the memory.
+        # A sentence longer than any that people speak is read in parts, to bound the memory.
         parts = [
             words[at : at + AT_ONCE] for words in sentences for at in range(0, len(words), AT_ONCE)
         ]

@@ -1,4 +1,4 @@
-"""How well capitals and marks are restored: counts over sentences of a text."""
+"""Errors of restored capitals and marks: counts over sentences of a text."""
 
 from __future__ import annotations
 

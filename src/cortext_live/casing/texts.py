@@ -111,7 +111,7 @@ def _begins_with_capital(sentence: Sentence) -> bool:
 
 
 def parsed(line: str, language: Language) -> Sentence | None:
-    """Return the sentence of a line; None where its words cannot be told one by one."""
+    """Return the sentence of a line; None where its words cannot be separated."""
     words: list[str] = []
     shown: list[Shown] = []
     plain = unicodedata.normalize("NFC", line.translate(_STRAIGHT))

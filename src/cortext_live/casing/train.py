@@ -92,7 +92,7 @@ def train_case(
     options: CasingOptions | None = None,
     stage: Stage = lambda name: None,
 ) -> dict[str, Any]:
-    """Train a casing model on texts, write it, and return what was measured on held-out sentences.
+    """Train a casing model on texts, write it, and return its scores on held-out sentences.
 
     Args:
         texts: Text as people write it, plain or .gz, a sentence a line.

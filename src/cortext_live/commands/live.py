@@ -189,7 +189,7 @@ def _open(settings: LiveSettings) -> DecodingThread:
         run = model_folder(settings.chain, int(decoding.model.partition("-")[0]))
         speaks = [f"model: {decoding.model} of {settings.chain}"]
     confidence = choose_confidence(run, settings.lm, options, has_llm=settings.llm is not None)
-    # Nothing is said of confidences where none were fitted: the run is as it always was.
+    # No line about confidences where none were fitted: the run is as it always was.
     fitted = () if confidence.note == RAW else (confidence.note,)
     print_lines(*speaks, note, *fitted, err=True)
     event("decoder_options", note=note)

@@ -69,7 +69,7 @@ def speaking_run(chain: Path, run: Path) -> tuple[Path, str | None]:
 
 
 class ChainFollower:
-    """Follows a chain; a chain or a model that is damaged is logged, and the model before goes on.
+    """Follows a chain; a chain or a model that is damaged is logged, and the model before stays.
 
     Args:
         chain: Directory of the chain; it may not exist yet.

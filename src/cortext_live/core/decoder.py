@@ -122,7 +122,7 @@ def checked_hotwords(bonuses: Mapping[str, float], language: Language = EN) -> d
 
     Raises:
         DecodingError: For too many or too long words, for characters that nobody sees, for letters
-            that the language lacks, and for what is no word of it.
+            that the language lacks, and for texts that are no word of it.
     """
     if len(bonuses) > MOST_HOTWORDS:
         raise DecodingError(f"{len(bonuses)} hotwords; at most {MOST_HOTWORDS} can be favoured")

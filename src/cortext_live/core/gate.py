@@ -215,7 +215,7 @@ class IdleGate:
 
     Args:
         network: Its network.
-        card: What was fitted and measured.
+        card: Its fitted values and measured errors.
         frame_ms: Milliseconds of a frame.
         threshold: Probability above which it opens; None takes the card's.
     """

@@ -1,6 +1,6 @@
 """Watch over live features: values that are no numbers, features that stand still, other ranges.
 
-One bad channel must not silence a person: it is left out, and said once.
+One bad channel must not silence a person: it is left out, and reported once.
 
 T bins, C features.
 """
@@ -23,7 +23,7 @@ FOR_GOOD = "to leave out for good, train with dataset.feature_subset, or send 0"
 
 
 class InputWatch:
-    """Makes live bins usable, and collects notes on them, each said once.
+    """Makes live bins usable, and collects notes on them, each reported once.
 
     Args:
         n_features: Features of a bin, C.

@@ -21,7 +21,7 @@ from cortext.text.lexicon import Lexicon
 from cortext.text.pronunciation import pronouncer
 from cortext_live.core.acoustic_stream import Normalise
 from cortext_live.core.log import event, internal_error
-from cortext_live.usage.heard import HeardFeatures
+from cortext_live.usage.kept_features import KeptFeatures
 from cortext_live.usage.log_entries import Entry
 from cortext_live.usage.speaking import note_speaking
 from cortext_live.usage.writer import UsageLog, UtteranceRecord, now
@@ -56,7 +56,7 @@ class LogWriter:
         when: datetime | None = None,
         entry: int | None = None,
     ) -> None:
-        """Log an utterance; a failure is in the log of events, and is told in a line.
+        """Log an utterance; a failure is in the log of events, and is reported in a line.
 
         Args:
             number: The utterance's number, for messages.
@@ -104,7 +104,7 @@ class LogWriter:
     def add_turn(
         self, text: str, when: datetime, entry: int, failed: Callable[[str], None]
     ) -> None:
-        """Log what a partner said, in order; a failure is told in a line."""
+        """Log a partner's words, in order; a failure is reported in a line."""
         try:
             self._waiting.put_nowait(None)
         except queue.Full:
@@ -187,10 +187,10 @@ def open_log(
     Raises:
         LiveError: The disk is full, or another program writes the log.
     """
-    if normalise == "none":  # the log keeps what is sent
+    if normalise == "none":  # the log keeps the features as they are sent
         conventions = replace(conventions, features="z-scored")
-    heard = HeardFeatures(folder, 1e9 * quota_gb, days) if record_all else None
-    log = UsageLog(folder, conventions, _lexicon(decoder), heard)
+    kept_features = KeptFeatures(folder, 1e9 * quota_gb, days) if record_all else None
+    log = UsageLog(folder, conventions, _lexicon(decoder), kept_features)
     for note in log.notes:
         event("session_log_damaged", "warning", note=note)
     return LogWriter(log)
@@ -279,7 +279,7 @@ def candidates(nbest: NBest) -> list[dict[str, Any]]:
 def spoken_s(nbest: NBest, n_bins: int, ended: str, bin_ms: float) -> float:
     """Return the seconds of an utterance.
 
-    A feed goes on without end: where a pause ended it, the time from the first word to the last
+    A feed has no end: where a pause ended it, the time from the first word to the last
     counts.
 
     Args:

@@ -83,7 +83,7 @@ def has_password_in(url: str) -> bool:
 
 
 def _about_password(what: str, url: str) -> tuple[str, str]:
-    """Return what is wrong with the password or user, and what to do."""
+    """Return the fault of the password or user, and its remedy."""
     if "called without any password" in what or "no password is set" in what:
         return (
             "a password was given, and Redis has none",

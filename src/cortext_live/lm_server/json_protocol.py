@@ -49,7 +49,7 @@ class JsonProtocol:
         input_stream: The stream of requests.
         output_stream: The stream of answers.
         stop: Asked during long searches; True ends them.
-        context: What was said before, for a large model, where a `begin` has no context.
+        context: The text before the utterance, for a large model, where a `begin` has none.
     """
 
     def __init__(

@@ -1,6 +1,6 @@
 """The position of the language-model server in its streams.
 
-It is kept in Redis, so that the next server can go on. The hash holds, by the names of the streams,
+Redis keeps it, so that the next server can continue. The hash holds, by the names of the streams,
 the last entry that is no longer needed (inputs) and the newest answer (outputs); under
 `read:STREAM` the last answered entry of an input, and the number of entries until then; under
 `given:STREAM` the number of answers to later entries that an output has already.
@@ -123,7 +123,7 @@ class ServerPosition:
         return True
 
     def begin_after(self, ids: Mapping[str, StreamId], answered: Mapping[str, StreamId]) -> None:
-        """Go on behind these ids; earlier entries are void.
+        """Continue behind these ids; earlier entries are void.
 
         Args:
             ids: Id by input stream.
@@ -140,7 +140,7 @@ class ServerPosition:
             else:
                 info = self._link.stream_info(stream)
                 first = info["first"]
-                # where nothing older is left, what was deleted may belong to what is read now
+                # where nothing older is left, deleted entries may belong to the utterance read now
                 older = stream != self._speech or first is None or first <= to
                 position.n_read = (
                     (info["added"] or 0) - self._link.count(stream, to) if older else 0
@@ -150,15 +150,15 @@ class ServerPosition:
             position.n_answered = position.n_read + self._link.count(stream, to, position.answered)
             position.known = None
 
-    def go_on(self) -> None:
-        """Go on where the server before this one was; note the entries that were deleted since."""
+    def resume(self) -> None:
+        """Continue where the server before this one was; note entries deleted since."""
         found = []
         for stream, position in self.by_stream.items():
             n_there = self._link.count(stream, position.after, position.answered)
             n_gone = position.n_answered - position.n_read - n_there
             position.n_read = position.n_answered - n_there
             if n_gone and stream == self._speech:
-                found.append(_said(n_gone, stream, "deleted before their utterance had ended"))
+                found.append(_missing(n_gone, stream, "deleted before their utterance had ended"))
         self.miss("; ".join(found))
 
     def take(self, entry: Entry) -> None:
@@ -173,7 +173,7 @@ class ServerPosition:
 
     def was_given(self, stream: str, request: StreamId) -> bool:
         """Return whether an output has an answer to this entry already; called once per answer."""
-        # an answer's id is later than its question's: of what was asked later nothing was answered
+        # an answer's id is later than its question's: later questions have no answer yet
         if not self.given.get(stream) or not (0, 0) < request < self.newest[stream]:
             return False
         self.given[stream] -= 1
@@ -253,7 +253,7 @@ class ServerPosition:
             position.n_read += change
             position.n_answered += change
         position.known = position.after
-        return _said(n_gone, stream, "deleted before they were read") if n_gone else ""
+        return _missing(n_gone, stream, "deleted before they were read") if n_gone else ""
 
     def _only_ours_were_deleted(self, stream: str, info: Mapping[str, Any]) -> bool:
         """Return whether only this server has deleted since the last call, in an unchanged stream.
@@ -357,7 +357,7 @@ def _changes(text: str) -> dict[str, str]:
     return found
 
 
-def _said(n_gone: int, stream: str, what: str) -> str:
+def _missing(n_gone: int, stream: str, what: str) -> str:
     if n_gone < 0:
         return f"entries of {stream} were {what}: words may be missing"
     return (

@@ -125,14 +125,14 @@ class PublishedProtocol:
     """Serves one client at a time, one utterance after the other.
 
     A client may put a field `client` into its entries; entries with another one are then refused
-    while its utterance is in progress. Entries without one cannot be told apart.
+    while its utterance is in progress. Entries without one cannot be distinguished.
 
     Args:
         decoder: The word search, with a large model or without.
         params: The parameters at the start.
         streams: Names of the streams.
         stop: Asked during long searches; True ends them.
-        context: What was said before, where the key `CONTEXT_KEY` is empty.
+        context: The text before the utterance, where the key `CONTEXT_KEY` is empty.
     """
 
     def __init__(
@@ -240,7 +240,7 @@ class PublishedProtocol:
         return [self._error(None, what)]
 
     def stop(self) -> list[Answer]:
-        """Report the utterance in progress; it has no result unless another server goes on."""
+        """Report the utterance in progress; it has no result unless another server continues it."""
         if self._utterance is None or not self.in_utterance():
             return []
         event(
@@ -266,7 +266,7 @@ class PublishedProtocol:
         return [*answers, self._error(entry, problem)] if problem else answers
 
     def _finalize(self, entry: Entry, get: Callable[[str], str]) -> list[Answer]:
-        context = self._what_was_said(get)
+        context = self._context_before(get)
         missing = self.missing()
         utterance = self._utterance or self._begin(get)
         self._utterance = None
@@ -369,7 +369,7 @@ class PublishedProtocol:
     def _begin(self, get: Callable[[str], str]) -> ClientUtterance:
         options = self._options()
         fused = self._decoder.llm is not None and options.llm.mode == "fusion"
-        context = self._what_was_said(get) if fused else ""  # otherwise only the end needs it
+        context = self._context_before(get) if fused else ""  # otherwise only the end needs it
         self._utterance = ClientUtterance(self._decoder, options, self._stop, context=context)
         return self._utterance
 
@@ -377,7 +377,7 @@ class PublishedProtocol:
         base = self._decoder.options
         return self.params.options(base).changed({"llm": self.params.llm(base)})
 
-    def _what_was_said(self, get: Callable[[str], str]) -> str:
+    def _context_before(self, get: Callable[[str], str]) -> str:
         return get(CONTEXT_KEY).strip() or self._context
 
     def _drop(self, why: str) -> None:

@@ -59,7 +59,7 @@ def make_protocol(
         changes: `name=value` of published parameters.
         streams: Other names for the streams `input`, `partial` and `final`.
         stop: The server's, so that long searches end when it is set.
-        context: What was said before, where clients do not say it.
+        context: The text before the utterance, where clients do not send it.
 
     Raises:
         ConfigError: A profile, preset, parameter or stream is wrong.
@@ -182,7 +182,7 @@ class LMServer:
         event("serving", redis=self._link.where, streams=list(self._protocol.inputs))
 
     def _resume(self) -> None:
-        """Go on where a server before this one ended, so that a waiting client gets its answer.
+        """Continue where a server before this one ended, so that a waiting client gets its answer.
 
         Entries after the last utterance that ended are done again, without the answers that are
         there already. An unanswered entry that begins everything anew makes earlier ones void.
@@ -196,7 +196,7 @@ class LMServer:
         anew = link.newest_id(asked) if asked else None
         if not readable:
             begin = dict.fromkeys(answers, (anew[0] - 1, LAST) if anew else _now(link))
-            # an answer's id is later than its question's: what is later than the newest answer has
+            # an answer's id is later than its question's: entries after the newest answer have
             # none
             answered = {
                 stream: link.newest_id(answers[stream]) or begin[stream]
@@ -216,7 +216,7 @@ class LMServer:
             position.newest = dict.fromkeys(self._protocol.outputs, anew)
             position.given = {}
         elif position.known:
-            position.go_on()
+            position.resume()
         else:
             begin = dict.fromkeys(answers, _now(link))
             position.begin_after(begin, begin)

@@ -37,7 +37,7 @@ class ClientUtterance:
         stop: Asked during long searches; True ends them with `Stopped`.
         inventory: The order of the client's tokens; None for the usual one (`usual_order`).
         hotwords: Bonus by word.
-        context: What was said before, for a large model.
+        context: The text before the utterance, for a large model.
         frame_ms: Milliseconds of a frame.
     """
 

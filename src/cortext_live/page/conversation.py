@@ -77,7 +77,7 @@ class Conversation:
         return number
 
     def add_turn(self, text: str, when: datetime) -> int:
-        """Add what a partner said; return its entry."""
+        """Add a partner's words; return their entry."""
         number = self._take_number()
         self._add(ConversationEntry(number, PARTNER, when, text, text))
         return number

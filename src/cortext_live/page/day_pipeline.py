@@ -31,7 +31,7 @@ class DayPipeline:
         options: See `PipelineOptions`.
         chosen: The day whose layer every recording uses (`latest` is the model's last). None: each
             recording uses its own day's, or the latest where the model does not know its day.
-        context: What was said before, for a large model.
+        context: The text before the utterance, for a large model.
         gate: Tells when an utterance begins.
         model: Name that a chain has for the model; None without a chain.
 
@@ -158,7 +158,7 @@ class DayPipeline:
         self.gate.threshold = threshold
 
     def set_context(self, text: str) -> None:
-        """Set what was said before. Raises LiveError without a large model, which reads it."""
+        """Set the text before the next utterance. Raises LiveError without a large model."""
         if not self._has_llm:
             raise LiveError(
                 "no large model is there to read it", fix="start the server with --llm MODEL"

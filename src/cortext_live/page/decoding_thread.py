@@ -1,4 +1,4 @@
-"""The thread that decodes for the page: it owns the pipeline, and does what is asked in order."""
+"""The thread that decodes for the page: it owns the pipeline, and runs requests in order."""
 
 from __future__ import annotations
 
@@ -191,7 +191,7 @@ class DecodingThread:
         return self._change(lambda: self._days.change_hotwords(bonuses))
 
     def set_context(self, text: str) -> Future[None]:
-        """Set what was said before. Raises LiveError without a large model, which reads it."""
+        """Set the text before the next utterance. Raises LiveError without a large model."""
         return self._change(lambda: self._days.set_context(text))
 
     def read_conversation(self, on: bool) -> Future[None]:
@@ -216,7 +216,7 @@ class DecodingThread:
         return self._change(change)
 
     def add_turn(self, text: str) -> Future[int | None]:
-        """Add what a partner said; return its entry, None where nothing is kept."""
+        """Add a partner's words; return their entry, None where nothing is kept."""
         return self._jobs.ask(lambda: self._add_turn(text))
 
     def correct(self, utterance: int, text: str) -> Future[bool]:
@@ -236,7 +236,7 @@ class DecodingThread:
         utterances, chain, ask = self._utterances, self.chain, self._jobs.ask
         if self.log_writer is None:
             return await asyncio.wrap_future(ask(lambda: forget_in_memory(utterances, selection)))
-        # Asked first: what is known by now waits for the log's thread before the deletion does.
+        # Asked first: known sentences wait for the log's thread before the deletion does.
         known = await asyncio.wrap_future(ask(lambda: utterances.conversation.selected(selection)))
 
         def forget_numbers(numbers: set[int], everything: bool) -> None:
@@ -321,14 +321,14 @@ class DecodingThread:
         return entry
 
     def _feedback(
-        self, utterance: int, write: Callable[[UsageLog], bool], **said: str
+        self, utterance: int, write: Callable[[UsageLog], bool], **feedback: str
     ) -> Future[bool]:
         """Log feedback on an utterance, then add it to the conversation in memory.
 
         Args:
             utterance: Number of the utterance.
             write: Writes it to the log; returns whether the recording is kept.
-            said: The correction or the rating, as `Conversation.note` takes it.
+            feedback: The correction or the rating, as `Conversation.note` takes it.
         """
         if self.log_writer is None:
             fix = "start the server with --session-log DIR"
@@ -339,7 +339,7 @@ class DecodingThread:
 
         def log(writer: UsageLog) -> bool:
             kept = write(writer)
-            self._jobs.ask(lambda: conversation.note(utterance, **said))
+            self._jobs.ask(lambda: conversation.note(utterance, **feedback))
             return kept
 
         return self.log_writer.ask(log)

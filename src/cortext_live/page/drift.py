@@ -49,7 +49,7 @@ class DriftReports:
         """Return the report, as `DriftReport.to_json` describes it.
 
         Raises:
-            LiveError: There is no log, or nothing can be said about it.
+            LiveError: There is no log, or too little for a report.
         """
         if self._folder is None:
             raise LiveError("there is no usage log", fix="start the server with --session-log DIR")

@@ -218,7 +218,7 @@ def _control_handlers(decoding: DecodingThread) -> dict[str, Handler]:
 
 
 def _conversation_handlers(decoding: DecodingThread) -> dict[str, Handler]:
-    """Return the handlers of requests about what was said."""
+    """Return the handlers of requests about the conversation."""
 
     def correction(body: dict[str, Any]) -> Future[bool]:
         _check_fields(body, utterance=int, text=str)

@@ -199,7 +199,7 @@ class Simulator:
                 for i in range(SIMULATED_BLOCK)
             ]
             trials = tuple(PlannedTrial(i, "val", prompt) for i, prompt in enumerate(prompted))
-            # Block numbers go on after those that the training data have.
+            # Block numbers follow those that the training data have.
             planned = PlannedBlock(day.blocks[-1].number + 1 + number, trials)
             return [simulated.trial for simulated in simulate_block(config, day, planned, e)]
 

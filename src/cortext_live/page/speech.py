@@ -60,7 +60,7 @@ def sound_of(speech: Speech | None, body: dict[str, Any], holder: Holder) -> Sou
 class Sound(Response):
     """The sound of a text, as an answer.
 
-    What the client has not heard when it leaves is not spoken.
+    Sound that the client has not received when it leaves is not made.
 
     Attributes:
         n_open: Number of these answers that have not ended.

@@ -30,7 +30,7 @@ class BinOrigin:
     Attributes:
         session: The recording day; None for a feed.
         trial: Number of the trial; None for a feed.
-        reference: What was to be said, where that is known.
+        reference: The prompted sentence, where it is known.
         texts: Decoded texts of the utterances of the trial so far, where it has a reference.
     """
 
@@ -48,7 +48,7 @@ class PageUtterance:
         id: Counts from 1.
         session: The recording day that its features are of.
         trial: Number of its trial, None for a feed.
-        reference: What was to be said, where that is known.
+        reference: The prompted sentence, where it is known.
         keep: Whether its features are kept for the usage log.
         model: Name of the model that decodes it; None without a chain of models.
         conventions: The language of its text and the length of its bins.

@@ -337,7 +337,7 @@ class UtteranceDecoder:
         self._readers.send(Event("error", {"what": problem}))
 
     def _say_notes(self) -> None:
-        """Log what is unusual about the features, and tell pages."""
+        """Log the notes on unusual features, and send them to pages."""
         for note in self.days.pipeline.take_notes():
             event("features_note", "warning", note=note)
             self._say(note)

@@ -32,7 +32,7 @@ from cortext_live.page.requests import Refused, check_rate, holder_of
 POLICY_VIOLATION = 1008
 TRY_AGAIN = 1013
 PAGE_CHANGES = 5.0
-"""Changes that a guest's page counts as when it begins to watch: it is sent all that was said."""
+"""Changes that a guest's page counts as at first: it is sent the whole conversation."""
 PATIENCE_S = 30.0
 """Seconds that one message may wait for a client that does not read."""
 
@@ -41,7 +41,7 @@ PATIENCE_S = 30.0
 
 
 async def serve_page(ws: WebSocket, decoding: DecodingThread, access: Access) -> None:
-    """Send a page what is decoded, until it leaves or its access is withdrawn."""
+    """Send a page the decoding's events, until it leaves or its access is withdrawn."""
     connection = ws.state.connection
     try:
         holder = holder_of(ws, token_of(ws.scope), access)

@@ -70,7 +70,7 @@ class UnlabelledSummary:
     n_learnt: int
     """Number of them that the model learnt from."""
     n_corrected: int
-    """Number of trials whose label was used in the place of what was decoded."""
+    """Number of trials whose label was used instead of the decoded sentence."""
     n_old_trials: int
     """Number of labelled trials of known days that were kept for replay."""
     steps: int
@@ -103,7 +103,7 @@ def adapt_unlabelled(
     *,
     session: str | None = None,
     trials: int | None = None,
-    heard: Sequence[str] = ("train",),
+    learn_from: Sequence[str] = ("train",),
     corrections: bool = False,
     old_data: str | Path | PackedDataset | None = None,
     old_trials: int = 200,
@@ -127,7 +127,7 @@ def adapt_unlabelled(
         session: The day; it must be given if the data have several new days, or several days that
             are all known.
         trials: Number of the day's trials to use, in the order of recording; None for all.
-        heard: Splits to decode and learn from.
+        learn_from: Splits to decode and learn from.
         corrections: Learn from the labels that the data have: they are corrections.
         old_data: Labelled recordings of known days to replay; None for none.
         old_trials: Number of old trials to keep, evenly spread over the known days; at most half of
@@ -150,7 +150,7 @@ def adapt_unlabelled(
     config = run_config(run, source)
     decoder, chosen = labelling_search(run, lm, options)
     decoder.lm.require(source.inventory, source.language, theirs="the run")
-    day, name, skipped = _day(source, config, data, session, trials, heard, skip_bad, progress)
+    day, name, skipped = _day(source, config, data, session, trials, learn_from, skip_bad, progress)
     learner = Learner(source, config, settings, seed=seed)
     old = []
     if old_data is not None:
@@ -247,7 +247,7 @@ def _day(
 
 
 def _log(day: PackedDataset, trials: Sequence[DecodedTrial]) -> bytes:
-    """Return the lines of `metrics.jsonl`: a trial each, without what was decoded."""
+    """Return the lines of `metrics.jsonl`: a trial each, without decoded texts."""
     lines = []
     step = 0
     for each in trials:

@@ -67,7 +67,7 @@ class DayChecks:
     def reason_to_leave(
         self, session: str, latest: int, before: int, today: Sequence[int], learner: Learner
     ) -> str | None:
-        """Return why learning goes on from before the latest day; None where it goes on from it.
+        """Return why learning continues from before the latest day; None where from that day.
 
         The model from before that day also decodes the first sentences of the new one. If it is
         surer of them, as after a day of garbage or without an array, the day between did harm.
@@ -95,7 +95,7 @@ class DayChecks:
         """Return why a model may have learnt from garbage; None where it has not.
 
         It was judged on labelled sentences, which may be of better days. So the model from before
-        those days decodes all that was said on them. The model itself cannot tell: it is sure of
+        those days decodes all their sentences. The model itself cannot tell: it is sure of
         garbage that it has learnt from.
 
         Args:

@@ -84,7 +84,9 @@ class CandidateMaker:
             learning.save(self._chain.contents)
         facts = _facts(learning, self._chain.contents, self._making)
         with self._chain.writing() as chain:
-            if not chain.contents.may_go_on(position.latest):  # a person has rolled back meanwhile
+            if not chain.contents.may_learn_from(
+                position.latest
+            ):  # a person has rolled back meanwhile
                 return
             entry = self._add_once(chain, learning.learner.model, facts)
             self._remove_old(chain, entry, position.before or 0)
@@ -173,7 +175,7 @@ def _facts(learning: ResumableLearner, contents: ChainContents, making: Making) 
 
 
 def _write_model(model: AcousticModel, parent: Path, folder: Path) -> None:
-    """Write a model as a run, with what was fitted to its parent."""
+    """Write a model as a run, with the fitted files of its parent."""
     text = yaml.safe_dump(to_mapping(run_config(parent, model)), sort_keys=False)
     atomic_write(folder / "config.yaml", text.encode())
     save_model(model, folder)

@@ -230,23 +230,23 @@ class ChainContents:
                 found.update((learnt["log"], n) for part in parts for n in learnt.get(part, ()))
         return found
 
-    def may_go_on(self, number: int) -> bool:
-        """Tell whether learning may go on from a model.
+    def may_learn_from(self, number: int) -> bool:
+        """Tell whether learning may continue from a model.
 
         It descends from the parent, was not rejected, and no rollback has left it behind.
         """
         descent = self.descent(number)
         return self.parent in descent and self._left.isdisjoint(descent)
 
-    def goes_on_from(self, latest: int) -> int:
-        """Return the model that learning goes on from: the latest one, if it may.
+    def learns_from(self, latest: int) -> int:
+        """Return the model that learning continues from: the latest one, if it may.
 
         If not, it is the one from before a day that was left out (`on_from`); or the one that
         speaks provisionally or did so last; or the parent.
         """
         named = [each.facts.get("on_from") for each in self.of(latest, "rejected")]
         for number in (latest, *named, self.provisional):
-            if number is not None and self.may_go_on(number):
+            if number is not None and self.may_learn_from(number):
                 return number
         return self.parent
 

@@ -70,7 +70,7 @@ class ChainDecoder:
         return [self._found[number, each.number] for each in sentences]
 
     def forget_sentences(self, numbers: Collection[int]) -> None:
-        """Forget what was decoded of some utterances."""
+        """Forget the decoded sentences of some utterances."""
         self._found = {key: found for key, found in self._found.items() if key[1] not in numbers}
 
     def forget_all_but(self, models: Sequence[int]) -> None:

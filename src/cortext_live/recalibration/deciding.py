@@ -34,7 +34,7 @@ class Judgement:
         confidence: Mean confidence of the parent and its own, on sentences it has not learnt from.
         log: Second of the log's first entry.
         labelled: Number of sentences with labels that may judge it.
-        said: Number of sentences in the log.
+        logged: Number of sentences in the log.
         until: End of its time, where it speaks provisionally.
     """
 
@@ -44,7 +44,7 @@ class Judgement:
     confidence: tuple[float, float] | None
     log: int | None
     labelled: int
-    said: int
+    logged: int
     until: datetime
 
     def write(self, chain: Chain) -> None:
@@ -57,7 +57,7 @@ class Judgement:
             confidence=self.confidence,
             log=self.log,
             labelled=self.labelled,
-            said=self.said,
+            said=self.logged,
             action=action,
             reason=reason,
         )
@@ -138,9 +138,9 @@ class Decider:
         if decision.asks:
             decision = replace(decision, reason=decision.reason + self._held_out.wanted(unlearnt))
         until = self._clock() + timedelta(hours=self._rule.hours)
-        log, said = self._log.began, len(self._log.log.utterances)
+        log, n_logged = self._log.began, len(self._log.log.utterances)
         n = len(labelled)
-        return Judgement(entry.number, decision, found, confidences, log, n, said, until)
+        return Judgement(entry.number, decision, found, confidences, log, n, n_logged, until)
 
     def _reject_worse_than_last(
         self, contents: ChainContents, entry: Entry, labelled: Sequence[int], level: float
@@ -161,7 +161,7 @@ class Decider:
 
         Each comparison makes the bound of the next one wider: with hardly more sentences, that one
         could only ask for more. So a tenth more sentences must have labels; or none were compared,
-        and the operator lets the model go on without.
+        and the operator allows the model without.
         """
         judged = contents.of(entry.number, "judged")
         if not judged or judged[-1].facts.get("log") != self._log.began:
@@ -202,22 +202,24 @@ class Decider:
             entry: The entry of the model that speaks.
 
         Returns:
-            The facts of a `checked` entry; their `reason` is empty where it may go on speaking.
-            None for a model without a parent, or where too little was said since the last check.
+            The facts of a `checked` entry; their `reason` is empty where it may stay in use.
+            None for a model without a parent, or with too few sentences since the last check.
         """
         utterances = self._log.log.utterances
         checks = contents.of(entry.number, "checked")
         added = contents.added_at(entry.number)
-        said = {number for number, each in utterances.items() if each.when >= added}
+        since = {number for number, each in utterances.items() if each.when >= added}
         began = self._log.began
         # Numbers of utterances begin anew with each log.
         last = checks[-1].facts if checks and checks[-1].facts.get("log") == began else None
-        news = len(said) - (0 if last is None else last["said"])
+        news = len(since) - (0 if last is None else last["said"])
         if entry.kind != "candidate" or news < self._settings.every:
             return None
         level = self._rule.level(len(checks) + 1)
         parent = contents.entries[intact_ancestor(self._chain, entry, contents)]
-        unlearnt = [number for number in self._held_out.unlearnt(contents, entry) if number in said]
+        unlearnt = [
+            number for number in self._held_out.unlearnt(contents, entry) if number in since
+        ]
         found = self._comparer.comparison(entry, unlearnt, level, parent.number)
         # To stop a model that people use takes more sentences than to hold a new one back.
         fewest = min(self._rule.fewest, self._settings.watched)
@@ -228,7 +230,7 @@ class Decider:
         lost = self._settings.lost_confidence
         return {
             "log": began,
-            "said": len(said),
+            "said": len(since),
             "comparison": None if found is None else asdict(found),
             "confidence": confidences,
             "ratings": [asdict(of_parent), asdict(own)],

@@ -96,7 +96,7 @@ def evaluate_online(
     out: str | Path,
     method: str,
     *,
-    heard: Sequence[str] = (),
+    learn_from: Sequence[str] = (),
     corrected: float = 0.0,
     overrides: Iterable[str] = (),
     options: Options = None,
@@ -116,7 +116,7 @@ def evaluate_online(
         lm: Language-model directory.
         out: Evaluation directory to write.
         method: A key of `METHODS`.
-        heard: Splits that the model learns from; that split itself by default.
+        learn_from: Splits that the model learns from; that split itself by default.
         corrected: Share of the sentences that a person corrects at once.
         overrides: `key=value` changes of the method's settings.
         options: Decoder options, as `evaluate` takes them.
@@ -130,7 +130,7 @@ def evaluate_online(
         CortextError: For all that `evaluate` refuses, and an unknown method or setting.
     """
     settings = method_settings(method, overrides)
-    learnt_from = tuple(heard) or (split,)
+    learnt_from = tuple(learn_from) or (split,)
     with evaluation_directory(out) as write, tempfile.TemporaryDirectory() as scratch:
         run = Path(run_for(as_path(run, "run"), data))
         model = load_model(run)

@@ -59,7 +59,7 @@ class FollowedChain:
         if state == self._read_at:
             return
         found = read_chain(self.folder)
-        # A restored backup lacks the last entries, which the learner may go on from.
+        # A restored backup lacks the last entries, which the learner may continue from.
         if self.contents.head not in (each.hash for each in found.entries):
             what = "the chain is another than before"
             raise RunError(what, where=self.folder, fix="start the service again")

@@ -142,7 +142,7 @@ class DailyLabels:
 
 @dataclass(frozen=True)
 class DecodedTrial:
-    """A trial that was decoded, and what was learnt from it.
+    """A decoded trial, and the learning from it.
 
     Attributes:
         place: The trial.
@@ -156,7 +156,7 @@ class DecodedTrial:
 
 
 class Unlabelled:
-    """Learning from what was decoded, where it is trusted; a correction counts as a label.
+    """Learning from decoded sentences that are trusted; a correction counts as a label.
 
     Args:
         learner: The model that learns.

@@ -20,7 +20,7 @@ Differences of sentences are far from normal: most are 0 and some large. One sen
 therefore counted, in which the candidate has half of the words wrong that the parent has right.
 Without it, ten sentences that both decode alike would prove that both are equal. If all harm comes
 as single sentences that are lost whole, the bound still fails about twice as often as it should:
-few sentences cannot show what is rare. Such harm shows in the confidence of all sentences, which
+few sentences cannot show rare errors. Such harm shows in the confidence of all sentences, which
 may veto a candidate.
 """
 
@@ -171,8 +171,8 @@ class Decision:
     """A decision about a candidate, and the reason for it.
 
     Attributes:
-        action: `promote`, `speak` (provisionally), `wait`, or `reject` what is surely worse.
-        reason: A sentence for the operator: figures, and what is missing.
+        action: `promote`, `speak` (provisionally), `wait`, or `reject` if it is surely worse.
+        reason: A sentence for the operator: figures, and the missing evidence.
         asks: More labelled sentences that judge would change it.
     """
 

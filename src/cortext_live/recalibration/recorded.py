@@ -1,7 +1,7 @@
 """Sentences of a usage log with their features, to learn from and to judge with.
 
 An utterance that can never be used (too short, of other features, damaged) is set aside: it is
-named once, and the work goes on without it.
+named once, and the work continues without it.
 
 Shapes: T bins, C features.
 """
@@ -20,7 +20,7 @@ import numpy as np
 from cortext.data.conventions import Conventions
 from cortext.data.scaling import ROLLING_TRIALS, RollingZScore
 from cortext.errors import CortextError, DataError, first_line
-from cortext_live.usage.heard import HeardFeatures
+from cortext_live.usage.kept_features import KeptFeatures
 from cortext_live.usage.log import LOG, LogContents, read_log
 from cortext_live.usage.log_entries import LoggedUtterance
 
@@ -105,7 +105,7 @@ class LoggedSentences:
         self._conventions = conventions
         self._raw = False
         self._n_features = n_features
-        self._features = HeardFeatures(folder)
+        self._features = KeptFeatures(folder)
         self._seen: tuple[int, int, int] | None = None
         self.log = LogContents()
 
@@ -207,7 +207,7 @@ class LoggedSentences:
     def _z_scored(self, number: int, features_TC: np.ndarray) -> np.ndarray:
         """Return rolling z-scores, float32 [T, C], by the utterances before.
 
-        They depend on nothing but the recordings, so that a process that begins anew has the same.
+        They depend only on the recordings, so that a process that begins anew has the same.
         """
         normaliser = RollingZScore(self._n_features)
         before = [each for each in self.log.utterances if each < number]

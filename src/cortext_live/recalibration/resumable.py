@@ -70,7 +70,7 @@ class ResumableLearner:
         self._resume(contents)
 
     def _resume(self, contents: ChainContents, earlier: Learner | None = None) -> None:
-        """Go on with the saved learner.
+        """Continue with the saved learner.
 
         If none is saved, or its settings have changed, begin with the latest model, and learn again
         what came after it.
@@ -82,7 +82,7 @@ class ResumableLearner:
         saved = self._store.load()
         self.position = Position()
         if saved is None:
-            able = filter(contents.may_go_on, contents.models)
+            able = filter(contents.may_learn_from, contents.models)
             self._start(contents, max(able, default=contents.parent), earlier)
             return
         self.learner, note = saved
@@ -92,10 +92,10 @@ class ResumableLearner:
             raise RunError(what, where=self._store.folder, fix=FIX)
         if self.learner.settings != self._settings or note["from"] != self.origin:
             self.position.learn_anew(contents.learnt(self.position.latest))
-            self.start_again(contents, contents.goes_on_from(self.position.latest))
+            self.start_again(contents, contents.learns_from(self.position.latest))
 
     def start_again(self, contents: ChainContents, number: int) -> None:
-        """Begin to learn from a model of the chain, without the sentences that led elsewhere.
+        """Begin to learn from a model of the chain, without sentences learnt for other models.
 
         Those that the model has learnt from are still replayed. What people corrected meanwhile is
         learnt anew, unless a model that is left behind has learnt from it.
@@ -144,7 +144,7 @@ class ResumableLearner:
 
     @contextmanager
     def undone_on_failure(self, contents: ChainContents) -> Iterator[None]:
-        """Go back to the saved learner on a failure: the position is ahead of what was learnt."""
+        """Go back to the saved learner on a failure: the position is ahead of the weights."""
         try:
             yield
         except CortextError:

@@ -1,4 +1,4 @@
-"""The loop of the service: work, wait for news in the log, and say what was decided."""
+"""The loop of the service: work, wait for news in the log, and report decisions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def watch(
 ) -> None:
     """Work until asked to stop; a full disk or a damaged file is named and tried again.
 
-    An utterance that can never be used is named once, and the work goes on without it.
+    An utterance that can never be used is named once, and the work continues without it.
 
     Args:
         service: The service.

@@ -27,7 +27,7 @@ from cortext.errors import DataError, LiveError, shown
 from cortext.files import atomic_stream, lock, parse_json_object, read_json
 from cortext.renames import sync
 from cortext.temporaries import clear
-from cortext_live.usage.heard import HeardFeatures
+from cortext_live.usage.kept_features import KeptFeatures
 from cortext_live.usage.kept_recordings import RECORDINGS, SESSION_FILE
 from cortext_live.usage.log import LOG, MOST_LINE_BYTES, LogContents, read_lines, read_log
 from cortext_live.usage.log_entries import (
@@ -126,7 +126,7 @@ def begin(folder: Path, log: LogContents, numbers: Iterable[int]) -> list[int]:
 
 
 def finish(folder: Path, descriptor: int, reopened: Callable[[int], None]) -> None:
-    """Delete what was begun; do nothing where there is nothing to do.
+    """Finish a deletion that was begun; do nothing where there is none.
 
     Args:
         folder: Directory of the log.
@@ -134,7 +134,7 @@ def finish(folder: Path, descriptor: int, reopened: Callable[[int], None]) -> No
         reopened: Gets the descriptor of the new log, locked, in place of the old one.
 
     Raises:
-        OSError, DataError: A file cannot be read or written; what is left is done the next time.
+        OSError, DataError: A file cannot be read or written; the rest is done the next time.
         LiveError: The recordings are damaged.
     """
     for name in (LOG, JOURNAL):
@@ -169,7 +169,7 @@ class _Journal:
 
 
 def _journal(folder: Path) -> _Journal | None:
-    """Return what is being deleted; None for nothing. Raises LiveError for a damaged file."""
+    """Return the deletion in progress; None for none. Raises LiveError for a damaged file."""
     path = folder / JOURNAL
     try:
         found = read_json(path)
@@ -258,12 +258,12 @@ def _without_text(entry: Entry, kind: str) -> bytes:
 
 
 def _delete_features(folder: Path, began: int, numbers: Iterable[int]) -> None:
-    heard = HeardFeatures(folder)
-    clear(heard.folder)
+    kept_features = KeptFeatures(folder)
+    clear(kept_features.folder)
     for number in numbers:
-        heard.path(began, number).unlink(missing_ok=True)
-    if heard.folder.is_dir():
-        sync(heard.folder)
+        kept_features.path(began, number).unlink(missing_ok=True)
+    if kept_features.folder.is_dir():
+        sync(kept_features.folder)
 
 
 def _delete_all_recordings(
@@ -320,7 +320,7 @@ def delete(folder: str | Path, selection: Selection) -> list[int]:
         LiveError: Another process writes the log, or something cannot be written.
     """
     folder = Path(folder)
-    read_log(folder)  # says what is wrong, and takes no lock
+    read_log(folder)  # raises for a damaged log, and takes no lock
     path = folder / LOG
     with locked_log(path) as locked, failed_deletion(path):
         finish(folder, locked.descriptor, locked.replace)

@@ -1,10 +1,10 @@
 """The usage log: one JSON object a line, read here.
 
-Lines are only ever appended, unless somebody deletes what was said (`usage.deletion`). A line is an
+Lines are only ever appended, unless somebody deletes sentences (`usage.deletion`). A line is an
 utterance, `{id, when, session, duration_s, n_words, words_per_minute, text, source}`
 and, where it was kept, `nbest`, `degraded` (why) where a large model had no part in it, `language`
 where that is not English, `model` where a chain of them spoke, `confidence`, and `shown`, the text
-as people saw it with capitals and marks; or what a partner said, `{when, partner}`; or a person's
+as people saw it with capitals and marks; or a partner's words, `{when, partner}`; or a person's
 feedback, `{id, when, correction}` or `{id, when, rating}`. In a line without a number an `id` means
 the last utterance above it that has it. Of several corrections or ratings the last one counts.
 
@@ -187,8 +187,8 @@ class LogContents:
     def _settle_by_counting(self, following: Entry | None) -> None:
         """Tell which damaged lines above a line without a number were entries.
 
-        A cut line was one where ids go on after it. After a kill they begin again, and the program
-        that goes on counts no unfinished line.
+        A cut line was one where ids continue after it. After a kill they begin again, and the
+        program that continues counts no unfinished line.
         """
         id_ = following.id if isinstance(following, LoggedUtterance) else None
         found, self._unsettled = self._unsettled, []

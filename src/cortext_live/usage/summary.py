@@ -27,7 +27,7 @@ def amount(hours: float) -> tuple[str, str]:
 
 
 def how_much(use: Use) -> str:
-    """Return how much was said, and how many words were right as far as that is known."""
+    """Return how much was decoded, and how many words were right as far as that is known."""
     overall = use.overall
     said = (
         f"{_count(overall.sentences, 'sentence')} in {' '.join(amount(overall.use_hours))} of use"

@@ -32,7 +32,7 @@ class Voice(ABC):
     revision: str
     sample_rate: int = SAMPLE_RATE
     takes: ClassVar[tuple[str, ...]] = ("rate",)
-    """What `aloud` can change: `rate`, `pitch`."""
+    """Settings that `aloud` can change: `rate`, `pitch`."""
 
     @abstractmethod
     def can_speak(self, text: str) -> bool:

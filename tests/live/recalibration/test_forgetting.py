@@ -29,7 +29,7 @@ from cortext_live.recalibration.service import Recalibration
 from cortext_live.recalibration.settings import ServiceSettings, method_settings
 from cortext_live.recalibration.state import LearnerStore
 from cortext_live.usage.deletion import Selection, delete
-from cortext_live.usage.heard import HeardFeatures
+from cortext_live.usage.kept_features import KeptFeatures
 from cortext_live.usage.log import read_log
 from cortext_live.usage.writer import UsageLog, UtteranceRecord
 
@@ -157,7 +157,7 @@ def test_models_are_named_that_learnt_themselves_or_by_their_parents(numbers, ex
 
 
 def say(folder, trials, first=0):
-    with UsageLog(folder, heard=HeardFeatures(folder)) as log:
+    with UsageLog(folder, kept_features=KeptFeatures(folder)) as log:
         for number, each in enumerate(trials, first):
             features_TC = each.features_TC.astype(np.float32)
             log.append(UtteranceRecord(number, DRIFTED, 2.0, "i see you"), features_TC)

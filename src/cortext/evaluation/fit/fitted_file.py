@@ -59,7 +59,7 @@ class FittedFile:
 
     Attributes:
         FILE: Name of the file.
-        NAME: What was fitted, for messages.
+        NAME: Name of the fitted values, for messages.
         HEADER: First line of the file.
         AGAIN: What to do about a damaged file.
         weights: Checksum of the run's weights; None where it is not known.

@@ -5,7 +5,7 @@ model is trained. A coordinate search starts from `STARTS` and steps through `ST
 
 Few trials could fit noise. Three things keep the result honest: a step must make fewer errors by
 `GAIN` standard errors of the paired difference, so that without evidence the options stay as they
-are; the steps are coarse; and what is reported is cross-fitted. Each half of the trials is decoded
+are; the steps are coarse; and the reported gain is cross-fitted. Each half of the trials is decoded
 with options that were fitted on the other half.
 
 Shapes: B trials, P frames, V tokens.

@@ -1,7 +1,7 @@
 """Checks of models, losses, augmentations and tasks on made-up data, a line each.
 
-`check_plugin` examines all that a file registers and `check_model` one model; `examine_first` does
-what is cheap before a run is trained.
+`check_plugin` examines all that a file registers and `check_model` one model; `examine_first` makes
+the cheap checks before a run is trained.
 """
 
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""Encryption of the page's connections: a certificate and its key, and what is wrong with them."""
+"""Encryption of the page's connections: a certificate and its key, and their faults."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ LEAST_GAP_DAYS = 7
 
 @dataclass(frozen=True)
 class Floors:
-    """Smallest changes that are told and that alert."""
+    """Smallest changes that are reported and that alert."""
 
     min_shift: Annotated[
         float,
@@ -151,16 +151,16 @@ def sentences(
     for change in changes:
         rises = change.value > change.before
         groups.setdefault((change.day, change.kind, change.last, rises), []).append(change)
-    told = []
+    lines = []
     for (day, kind, last, _), group in sorted(groups.items(), key=lambda item: item[0][:2]):
         if kind == "gap":
-            told.append((day, _gap(group[0], dates)))
+            lines.append((day, _gap(group[0], dates)))
             continue
         name = sessions[day] if dates[day] is None else str(dates[day])
         when = f"{name} (recording day {day + 1})"
         opening = f"Since {when}" if last is None else f"On {when} alone"
-        told.append((day, f"{opening}, {_what(group, arrays, per_array)}."))
-    return told
+        lines.append((day, f"{opening}, {_what(group, arrays, per_array)}."))
+    return lines
 
 
 def _gap(change: Change, dates: Sequence[date | None]) -> str:

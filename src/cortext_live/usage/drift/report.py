@@ -67,8 +67,8 @@ class DriftReport:
         reference: Days that the others are compared with.
         days: All days, in the order of time.
         changes: The changes.
-        told: A sentence for each change or group of changes, with the number of its day.
-        notes: Lines about what was left out or is not known.
+        sentences: A sentence for each change or group of changes, with the number of its day.
+        notes: Lines about data left out and facts unknown.
     """
 
     source: Path
@@ -76,7 +76,7 @@ class DriftReport:
     reference: tuple[str, ...]
     days: tuple[DayReport, ...]
     changes: tuple[Change, ...]
-    told: tuple[tuple[int, str], ...]
+    sentences: tuple[tuple[int, str], ...]
     notes: tuple[str, ...]
 
     @property
@@ -86,7 +86,9 @@ class DriftReport:
         starts = {c.day for c in self.changes if c.kind != "gap"}
         if newest not in starts:
             return []
-        return [text for day, text in self.told if day == newest and not text.startswith("Nothing")]
+        return [
+            text for day, text in self.sentences if day == newest and not text.startswith("Nothing")
+        ]
 
     def to_json(self) -> dict[str, Any]:
         """Return all numbers as plain values."""
@@ -95,7 +97,7 @@ class DriftReport:
             "arrays": list(self.layout.names) if self.layout else [],
             "electrodes": self.layout.n_electrodes if self.layout else None,
             "reference": list(self.reference),
-            "changes": [text for _, text in self.told],
+            "changes": [text for _, text in self.sentences],
             "alerts": self.alerts,
             "notes": list(self.notes),
             "days": [_day_json(day) for day in self.days],
@@ -128,7 +130,7 @@ def drift_report(
         arrays: Number of arrays, or their names; see `Layout.of`.
         n_kinds: Features of an electrode.
         dead_hz: Threshold crossings a second below which an electrode is dead.
-        floors: Smallest changes that are told.
+        floors: Smallest changes that are reported.
         layer_distances: Distances of a model's day layers; None where no model was given.
 
     Raises:
@@ -169,14 +171,13 @@ def drift_report(
                   distances.get(name))
         for name, when in zip(sessions, dates, strict=True)
     ]  # fmt: skip
-    told = sentences(changes, sessions, dates, names, per_array)
     return DriftReport(
         source.path,
         layout,
         tuple(day.session for day in first),
         tuple(days),
         tuple(changes),
-        tuple(told),
+        tuple(sentences(changes, sessions, dates, names, per_array)),
         tuple(notes),
     )
 

@@ -17,7 +17,7 @@ from cortext.data.checks import Problem
 from cortext.errors import DataError
 from cortext.processes import Progress
 from cortext_live.usage.drift.statistics import DayStatistics, collect
-from cortext_live.usage.heard import HeardFeatures
+from cortext_live.usage.kept_features import KeptFeatures
 from cortext_live.usage.log import LOG, read_log
 from cortext_live.usage.log_entries import LoggedUtterance
 from cortext_live.usage.statistics import PAUSE_S
@@ -57,7 +57,7 @@ class Source:
         path: The directory.
         days: Statistics of the days with features, in the order of time.
         use: Facts of each day of a log, by session; empty for recordings.
-        notes: Lines about what was left out or is not known.
+        notes: Lines about data left out and facts unknown.
     """
 
     path: Path
@@ -70,7 +70,7 @@ def read_source(
     path: Path,
     *,
     skip_bad: bool = False,
-    speaker: Callable[[datetime], str] | None = None,
+    model_in_use: Callable[[datetime], str] | None = None,
     progress: Progress | None = None,
 ) -> Source:
     """Read recordings (session files or packed ones), or a usage log.
@@ -78,15 +78,15 @@ def read_source(
     Args:
         path: Directory.
         skip_bad: Leave unusable trials and features out and note them.
-        speaker: Returns the name of the model that spoke at a time, for a log.
+        model_in_use: Returns the name of the model that spoke at a time, for a log.
         progress: Called with trials or utterances done and in all.
 
     Raises:
         DataError: There is neither, or something in it is damaged.
     """
     if (path / LOG).exists():
-        return _read_log(path, skip_bad, speaker, progress)
-    if speaker is not None:
+        return _read_log(path, skip_bad, model_in_use, progress)
+    if model_in_use is not None:
         raise DataError(
             "no usage log, so --chain cannot tell which model spoke",
             where=path,
@@ -134,14 +134,14 @@ def _read_recordings(path: Path, skip_bad: bool, progress: Progress | None) -> S
 def _read_log(
     path: Path,
     skip_bad: bool,
-    speaker: Callable[[datetime], str] | None,
+    model_in_use: Callable[[datetime], str] | None,
     progress: Progress | None,
 ) -> Source:
     log = read_log(path)
     if not log.utterances or log.began is None:
         raise DataError("the log has no utterance", where=path / LOG, fix="use the decoder first")
     source = Source(path, notes=list(log.notes))
-    kept = HeardFeatures(path)
+    kept = KeptFeatures(path)
     began = log.began
     numbers: dict[str, list[int]] = {}
     for number, entry in log.utterances.items():
@@ -175,7 +175,7 @@ def _read_log(
     source.days = list(_of_one_width(collect(bins(), bin_ms), source))
     for session in sorted(numbers):
         entries = [log.utterances[number] for number in numbers[session]]
-        source.use[session] = _use(entries, speaker, without[session], damaged[session])
+        source.use[session] = _use(entries, model_in_use, without[session], damaged[session])
     _note(source)
     return source
 
@@ -212,7 +212,7 @@ def _stretches(
 
 def _use(
     entries: list[LoggedUtterance],
-    speaker: Callable[[datetime], str] | None,
+    model_in_use: Callable[[datetime], str] | None,
     without: int,
     damaged: int,
 ) -> DayOfUse:
@@ -220,7 +220,7 @@ def _use(
     rated = [entry.rating for entry in entries if entry.rating is not None]
     models: dict[str, int] = {}
     for entry in entries:
-        name = entry.model or (speaker(entry.when) if speaker else None)
+        name = entry.model or (model_in_use(entry.when) if model_in_use else None)
         if name is not None:
             models[name] = models.get(name, 0) + 1
     return DayOfUse(

@@ -34,11 +34,11 @@ from cortext.temporaries import clear
 from cortext_live.usage.log_lines import MOST_ENTRIES
 from cortext_live.usage.retention import PAUSE_S, KeptFile, beyond_quota, doubt, too_old
 
-HEARD = "heard"
+FOLDER = "heard"
 AGED = "heard.aged"
 
 
-class HeardFeatures:
+class KeptFeatures:
     """Features of the utterances of a log. For one writer, and readers of other processes.
 
     Args:
@@ -66,7 +66,7 @@ class HeardFeatures:
                 f"recordings of at most {quota_bytes:g} bytes are kept for {days:g} days",
                 fix="give positive numbers",
             )
-        self.folder = Path(folder) / HEARD
+        self.folder = Path(folder) / FOLDER
         self._aged = Path(folder) / AGED
         self._quota_bytes = quota_bytes
         self._days = days
@@ -104,7 +104,7 @@ class HeardFeatures:
         return Conventions.read(self.folder)
 
     def keep(self, block: int, number: int, features_TC: np.ndarray) -> None:
-        """Keep the features of an utterance, and delete what is too old or too much.
+        """Keep the features of an utterance, and delete those that are too old or too many.
 
         Args:
             block: Second of the log's first utterance.
