@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from cortext.evaluation.settings import Options
 
 
-class Decoder:
+class FalconDecoder:
     """Text of handwriting, trial by trial, as the evaluator compares it: `hello>world~`.
 
     The features are z-scored as `cortext import falcon-h2` does it: over the last trials and the

@@ -45,7 +45,7 @@ _MOST_BYTES = 1 << 28  # of a file of predictions
 
 
 @dataclass(frozen=True)
-class Point:
+class DayRates:
     """Error rates of the sentences of one day and one vocabulary.
 
     Attributes:
@@ -67,7 +67,7 @@ def copy_task_points(
     n_boot: int = N_BOOT,
     seed: int = 0,
     progress: Progress | None = None,
-) -> list[Point]:
+) -> list[DayRates]:
     """Return error rates by vocabulary and day; the point of all days comes first.
 
     The phonemes of the best tokens are compared with the prompt's; sentences are split into words
@@ -99,7 +99,7 @@ def copy_task_points(
     for done, ((size, day), numbers) in enumerate(groups.items(), 1):
         published = _rates(_at(words, numbers), _at(phonemes, numbers), n_boot, seed)
         decoded = _rates(_at(ours, numbers), [], n_boot, seed) if ours else None
-        points.append(Point(day, size, published, decoded))
+        points.append(DayRates(day, size, published, decoded))
         if progress:
             progress(done, len(groups))
     return points
@@ -222,7 +222,7 @@ def _ratings(ratings: Iterable[str]) -> dict[str, int]:
     return {name: sum(counts[one] for one in members) for name, members in SHARES.items()}
 
 
-def points_json(points: Sequence[Point]) -> list[dict[str, Any]]:
+def points_json(points: Sequence[DayRates]) -> list[dict[str, Any]]:
     """Return points as plain values."""
     names = ("n_trials", "n_words", "per", "per_ci95", "wer", "wer_ci95")
     return [
@@ -250,18 +250,18 @@ class ReleaseNumbers:
     """
 
     files: tuple[str, ...]
-    points: Sequence[Point] = ()
+    points: Sequence[DayRates] = ()
     use_days: Sequence[UseDay] = ()
     rated_days: Sequence[RatedDay] = ()
     ratings: Mapping[str, int] = field(default_factory=dict)
 
     @property
-    def totals(self) -> list[Point]:
+    def totals(self) -> list[DayRates]:
         """The points of all days."""
         return [point for point in self.points if point.day is None]
 
     @property
-    def by_day(self) -> list[Point]:
+    def by_day(self) -> list[DayRates]:
         """The points of single days."""
         return [point for point in self.points if point.day is not None]
 

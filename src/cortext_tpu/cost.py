@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from cortext_tpu.hlo import Array, Computation, Instruction, Program, trip_count
+from cortext_tpu.hlo import Computation, HloArray, Instruction, Program, trip_count
 
 COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
 _NO_TRAFFIC = {
@@ -218,7 +218,7 @@ def product_flops(instruction: Instruction, computation: Computation) -> int:
     return _convolution_flops(instruction, left, right)
 
 
-def _convolution_flops(instruction: Instruction, left: Array, right: Array) -> int:
+def _convolution_flops(instruction: Instruction, left: HloArray, right: HloArray) -> int:
     """Return the operations of a convolution, without products with padding or holes.
 
     The TPU's compiler writes batched products as convolutions. Labels name the dimensions: `b` and

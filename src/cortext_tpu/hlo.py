@@ -25,7 +25,7 @@ MOST_TRIPS = 100_000
 
 
 @dataclass(frozen=True)
-class Array:
+class HloArray:
     """An array as the program lays it out.
 
     Attributes:
@@ -67,7 +67,7 @@ class Instruction:
 
     name: str
     opcode: str
-    arrays: tuple[Array, ...]
+    arrays: tuple[HloArray, ...]
     operands: tuple[str, ...]
     literal: str
     attributes: str
@@ -170,12 +170,12 @@ def _closing(text: str) -> int:
     raise ValueError(f"a parenthesis does not close in the HLO text: {text[:80]!r}")
 
 
-def _arrays(text: str) -> tuple[Array, ...]:
+def _arrays(text: str) -> tuple[HloArray, ...]:
     found = []
     for dtype, dims, layout in _SHAPE.findall(text):
         space = _SPACE.search(layout)
         sizes = tuple(int(size) for size in dims.replace("<=", "").split(",") if size)
-        found.append(Array(dtype, sizes, int(space[1]) if space else 0))
+        found.append(HloArray(dtype, sizes, int(space[1]) if space else 0))
     return tuple(found)
 
 

@@ -169,13 +169,13 @@ def take_step(
 
     from cortext.training import Callback, Trainer, Trains
 
-    class Loss(Callback):
+    class ProbeLoss(Callback):
         value = float("nan")
 
         def on_train(self, trainer: Trains, step: int, values: dict[str, Any]) -> None:
             self.value = values["train_loss"]
 
-    loss = Loss()
+    loss = ProbeLoss()
     started = time.perf_counter()
     spec = PROBES[backend].device_spec(kind)
     if spec.backend_name != "torch":

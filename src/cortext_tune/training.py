@@ -23,7 +23,14 @@ from cortext_tune.comparison import METRICS, Study, metric_value, write_picture,
 from cortext_tune.search import OPEN, Search, TuningTrial, load_optuna
 from cortext_tune.space import fit_space, label, space_to_json, with_settings
 from cortext_tune.study import CORRECT, JOURNAL, TrialStore, begin_study
-from cortext_tune.workers import InProcess, Outcome, RayTasks, WorkerProcesses, Workers, run_all
+from cortext_tune.workers import (
+    InProcess,
+    RayTasks,
+    TrialOutcome,
+    WorkerProcesses,
+    Workers,
+    run_all,
+)
 
 Report = Callable[[str], None]
 """Function that is called with a line for the user."""
@@ -211,7 +218,7 @@ class _TrainingSearch:
             try:
                 config = to_mapping(with_settings(self.base, trial.settings))
             except ConfigError as error:  # random values that do not go together
-                self.record(trial.number, Outcome("failed", reason=str(error)))
+                self.record(trial.number, TrialOutcome("failed", reason=str(error)))
                 continue
             self.report(f"{self._name(trial)}: training")
             return replace(
@@ -223,7 +230,7 @@ class _TrainingSearch:
             )
         return None
 
-    def record(self, number: int, outcome: Outcome) -> None:
+    def record(self, number: int, outcome: TrialOutcome) -> None:
         """Record the outcome of a trial, and write the table anew."""
         trial = self.store.trials()[number - 1]
         if outcome.state == "interrupted":

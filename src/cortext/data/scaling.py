@@ -22,10 +22,10 @@ from cortext.data.outliers import (
     LEAST_JUDGED,
     RECURS,
     FlatFeatures,
-    Judged,
+    JudgedBins,
     Outliers,
-    Range,
     UsualDistances,
+    UsualRange,
     judged,
     many,
 )
@@ -276,7 +276,7 @@ class RollingZScore:
         self._known = self._before
         self._utterance = self._apart = self._nothing
         self._distance_C = np.zeros(self.n_features)
-        self._range: Range | None = None
+        self._range: UsualRange | None = None
         self._raw: list[np.ndarray] = []
         self._n_bins = self._n_pending = 0
 
@@ -309,11 +309,11 @@ class RollingZScore:
                 return
             self._count(x_TC, self._range, to_centre=True)
         else:
-            far = Range.known(known.n, known.mean_C, known.std_C, self._usual.distance_C)
+            far = UsualRange.known(known.n, known.mean_C, known.std_C, self._usual.distance_C)
             self._count(x_TC, far, to_centre=False)
         self._known = self._before + self._utterance
 
-    def _count(self, x_TC: np.ndarray, range_: Range | None, to_centre: bool) -> None:
+    def _count(self, x_TC: np.ndarray, range_: UsualRange | None, to_centre: bool) -> None:
         """Add the moments of what counts of bins, the latest of the utterance."""
         if range_ is None:
             self._utterance += Moments.of(x_TC)
@@ -331,7 +331,7 @@ class RollingZScore:
     def _judge_again(self) -> None:
         """Tell outliers of all bins of the cold start anew, of finished utterances, too."""
         own_TC = np.concatenate(self._raw)
-        self._range = Range.found(np.concatenate((*self._cold, own_TC)))
+        self._range = UsualRange.found(np.concatenate((*self._cold, own_TC)))
         for number, x_TC in enumerate(self._cold):
             found = judged(x_TC, self._range, to_centre=True)
             if not found.is_clean:
@@ -392,7 +392,7 @@ class RollingZScore:
         return z_TC, flat_TC
 
 
-def _moments(found: Judged, nothing: Moments) -> Moments:
+def _moments(found: JudgedBins, nothing: Moments) -> Moments:
     return Moments.of(found.counted_KC) if len(found.counted_KC) else nothing
 
 
@@ -404,7 +404,7 @@ def trial_moments(x_TC: np.ndarray) -> tuple[Moments, Outliers]:
     outliers = Outliers()
     if len(x_TC) < LEAST_JUDGED:
         return Moments.of(x_TC), outliers
-    range_ = Range.found(x_TC)
+    range_ = UsualRange.found(x_TC)
     counted, is_clean = [], True
     for first in range(0, len(x_TC), LEAST_BINS):  # a piece at a time: float64 takes memory
         found = judged(x_TC[first : first + LEAST_BINS], range_, to_centre=True)

@@ -30,7 +30,7 @@ OPEN = "open vocabulary"
 
 
 @dataclass(frozen=True)
-class Comparison:
+class RedecodedErrors:
     """Word errors of some trials: of the sentences that the evaluation holds, and decoded now.
 
     Attributes:
@@ -60,7 +60,7 @@ class Redecoded:
 
     lists: dict[int, NBest]
     published: bool
-    rows: tuple[Comparison, ...]
+    rows: tuple[RedecodedErrors, ...]
     n_cross_fitted: int = 0
     inventory: Inventory = RELEASE
 
@@ -157,7 +157,7 @@ def _compared(
     vocabularies: Sequence[Vocabulary],
     metrics: Mapping[str, Any],
     language: Language,
-) -> Iterator[Comparison]:
+) -> Iterator[RedecodedErrors]:
     """Yield the rates of each vocabulary, of the other trials, and of all of them."""
     said = [trial for trial in trials if trial.reference]
     limited = {number for vocabulary in vocabularies for number in vocabulary.trials}
@@ -176,7 +176,7 @@ def _compared(
                 for trial in chosen
             ]
             now = [lists[trial.number][0].text for trial in chosen]
-            yield Comparison(
+            yield RedecodedErrors(
                 name,
                 len(chosen),
                 per.get(name),

@@ -195,7 +195,7 @@ def _compared(
         return None
     positions, x_label, ticks = _day_axis(list(metrics.per_session), metrics.post_implant_day)
     series = [
-        figures.Series(name, [positions[day] for day in by_day], list(by_day.values()))
+        figures.DailyRates(name, [positions[day] for day in by_day], list(by_day.values()))
         for name, by_day in compared.by_day.items()
     ]
     figure = figures.rates_by_day(series, x_label, ticks, inventory.error_rate)
@@ -223,7 +223,7 @@ def _days(
         of_kind = [trial for trial in labelled if summaries.vocabulary(trial.corpus) == kind]
         by_session = group_rates(of_kind, [trial.session for trial in of_kind])
         series.append(
-            figures.Series(
+            figures.DailyRates(
                 kind, [positions[name] for name in by_session], list(by_session.values())
             )
         )

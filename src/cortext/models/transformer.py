@@ -157,7 +157,7 @@ class Transformer(DayLayers):
         self.patch_norm = nn.LayerNorm(self.patch_width)
         self.embedding = nn.Linear(self.patch_width, config.n_units)
         self.embedding_norm = nn.LayerNorm(config.n_units)
-        self.blocks = Blocks(config)
+        self.blocks = TransformerBlocks(config)
         self.out = read_out_layer(config.n_units, n_classes, config.diphones)
 
     def n_patches(self, n_bins: Any) -> Any:
@@ -294,13 +294,13 @@ class Transformer(DayLayers):
         return x_BTC.reshape(len(x_BTC), -1, self.patch_width)
 
 
-class Blocks(nn.Module):
+class TransformerBlocks(nn.Module):
     """The blocks of a Transformer and the LayerNorm after them."""
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
         self.config = config
-        self.layers = nn.ModuleList(Block(config) for _ in range(config.n_layers))
+        self.layers = nn.ModuleList(TransformerBlock(config) for _ in range(config.n_layers))
         self.norm = nn.LayerNorm(config.n_units)
 
     def first_state(self, n_trials: int) -> State:
@@ -404,7 +404,7 @@ Past = tuple[torch.Tensor, torch.Tensor]
 """Keys and values of frames, float [B, K, H * E] each."""
 
 
-class Block(nn.Module):
+class TransformerBlock(nn.Module):
     """Attention, then a feed-forward network; each reads its normalised input and is added to it.
 
     Normalising before, not after, keeps deep stacks stable (Xiong et al., ICML 2020).

@@ -45,7 +45,7 @@ _FOREIGN = 0.2
 
 
 @dataclass
-class Entry:
+class LexiconEntry:
     """One pronunciation of a lexicon.
 
     Attributes:
@@ -73,7 +73,7 @@ class Listing:
         changes: Entries left out, or read otherwise than it stands in the file.
     """
 
-    entries: list[Entry]
+    entries: list[LexiconEntry]
     format: str = PLAIN
     changes: list[str] = field(default_factory=list)
 
@@ -133,10 +133,10 @@ class _Reading:
         self._has_equals = False  # entries that are equal now, and were not in the file
 
     @property
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[LexiconEntry]:
         return self.listing.entries
 
-    def error(self, what: str, entry: Entry, fix: str) -> TextError:
+    def error(self, what: str, entry: LexiconEntry, fix: str) -> TextError:
         return TextError(what, where=f"{self.path}, line {entry.line}", fix=fix)
 
     def say(self, change: str | None, name: str | None = None) -> None:
@@ -152,7 +152,7 @@ class _Reading:
 
     def part(self, lines: Iterable[tuple[int, str]]) -> None:
         """Part lines into words and symbols, without comments and the numbers of variants."""
-        comments: list[tuple[Entry, list[str]]] = []
+        comments: list[tuple[LexiconEntry, list[str]]] = []
         is_cmu = False
         for number, line in lines:
             if not line.isascii():  # texts and inventories are in this form, files of macOS may not
@@ -163,7 +163,7 @@ class _Reading:
                 continue
             after_tab = line.strip().partition("\t")[2].split() == symbols
             self.has_tabs |= after_tab
-            entry = Entry(number, typed(word), symbols, after_tab)
+            entry = LexiconEntry(number, typed(word), symbols, after_tab)
             if any(mark in line for mark in _COMMENTS) and (comment := self._comment(symbols)):
                 comments.append((entry, comment))
             if word[-1] == ")" and (variant := _VARIANT.fullmatch(entry.word)):
@@ -212,7 +212,7 @@ class _Reading:
                 if (symbol[:2] == "##" or symbol[-2:] == "@@") and symbol not in self.known:
                     raise self._pieces(symbol, entry)
 
-    def _pieces(self, symbol: str, entry: Entry) -> TextError:
+    def _pieces(self, symbol: str, entry: LexiconEntry) -> TextError:
         return self.error(
             f"the tokens are pieces of words ({symbol}), no phonemes or characters",
             entry,
@@ -263,7 +263,7 @@ class _Reading:
                 kaldi = f"a Kaldi lexiconp{'_silprob' if n_numbers == 4 else ''}.txt"
                 self.say(None, "an MFA dictionary" if self.has_tabs else kaldi)
 
-    def _lead(self, entry: Entry) -> list[str]:
+    def _lead(self, entry: LexiconEntry) -> list[str]:
         """Return the numbers that follow the word and are no tokens of the inventory."""
         return list(takewhile(self._is_number, entry.symbols))
 
@@ -271,7 +271,7 @@ class _Reading:
         found = _INTEGER.fullmatch(symbol) or _DECIMAL.fullmatch(symbol)
         return found is not None and symbol not in self.known
 
-    def _n_numbers(self, led: Sequence[tuple[Entry, list[str]]]) -> tuple[int, bool]:
+    def _n_numbers(self, led: Sequence[tuple[LexiconEntry, list[str]]]) -> tuple[int, bool]:
         """Return how many numbers follow words: none, 1 or 4; and whether no phone is a number.
 
         A number with a decimal point is no phone. Whole numbers are phones where they stand among
@@ -306,7 +306,7 @@ class _Reading:
         fix = f"write a weight as {entry.symbols[0]}.0, or name the tokens (an inventory)"
         raise self.error(what, entry, fix)
 
-    def _weight(self, entry: Entry) -> float:
+    def _weight(self, entry: LexiconEntry) -> float:
         written = entry.symbols[0]
         try:
             weight = float(written)
@@ -425,14 +425,14 @@ class _Reading:
     def merge(self) -> None:
         """Make one of entries that have become equal, with the highest of their weights."""
         if self._has_equals:
-            merged: dict[tuple[str, ...], Entry] = {}
+            merged: dict[tuple[str, ...], LexiconEntry] = {}
             for entry in self.entries:
                 first = merged.setdefault((entry.word, *entry.symbols), entry)
                 first.weight = max(first.weight, entry.weight)
             self.listing.entries = list(merged.values())
 
 
-def _is_special(entry: Entry) -> bool:
+def _is_special(entry: LexiconEntry) -> bool:
     """Return whether an entry is of no word: `<UNK>`, `!SIL`, `[laughter]`, `;SEMI-COLON`, `sil`.
 
     Words begin with a letter, an apostrophe or a hyphen; other languages' words may hold more.
@@ -446,6 +446,6 @@ def _is_special(entry: Entry) -> bool:
     return len(phones) == 1 and phones[0].upper() in _SILENCES and word.upper() in _SILENCES
 
 
-def _is_heading(entry: Entry) -> bool:
+def _is_heading(entry: LexiconEntry) -> bool:
     """Return whether a line names the columns: `word phones`."""
     return {entry.word.lower(), *map(str.lower, entry.symbols[-1:])} <= _HEADINGS

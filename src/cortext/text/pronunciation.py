@@ -138,7 +138,7 @@ def pronouncer(
     if inventory.is_published and language.is_benchmark:
         return pronounce
     if inventory.unit == "character":
-        return _Spelt(inventory)
+        return _SpeltWords(inventory)
     raise TextError(
         f"no pronunciations are known for inventory {inventory.name!r} in language"
         f" {language.name!r}",
@@ -159,7 +159,7 @@ class _Listed:
         return found
 
 
-class _Spelt:
+class _SpeltWords:
     """Words spelt with the symbols of an inventory, of which the longest that fits comes first.
 
     Variants end with each punctuation mark of the inventory, which may follow any word.
@@ -267,7 +267,7 @@ def pronounce_all(
 def _usual(inventory: Inventory, language: Language, spell: bool, needed: bool) -> Pronouncer:
     """Return the last source of pronunciations; raise TextError where there is none but must be."""
     if spell:
-        return _Spelt(inventory)
+        return _SpeltWords(inventory)
     try:
         return pronouncer(inventory, language)
     except TextError:

@@ -70,7 +70,7 @@ def why_not(job: Job, bf16: bool) -> str | None:
 
 
 @dataclass
-class Rates:
+class StepRates:
     """Rates of a step, which change from step to step: floats, or tensors on the device.
 
     Attributes:
@@ -84,7 +84,7 @@ class Rates:
     fraction: float | torch.Tensor
 
 
-Step = Callable[[TrainBatch, Rates], tuple[dict[str, torch.Tensor], torch.Tensor]]
+Step = Callable[[TrainBatch, StepRates], tuple[dict[str, torch.Tensor], torch.Tensor]]
 """Function that takes a training step and returns losses by name, [B] each, and the norm."""
 
 
@@ -113,10 +113,10 @@ class GraphedSteps:
         device = batch.day_B.device
         # The fused AdamW reads float32. The others keep the digits that they have as floats.
         dtypes = torch.float32, torch.float64, torch.float64
-        self.rates = Rates(*(torch.zeros((), dtype=dtype, device=device) for dtype in dtypes))
+        self.rates = StepRates(*(torch.zeros((), dtype=dtype, device=device) for dtype in dtypes))
 
     def __call__(
-        self, batch: TrainBatch, rates: Rates
+        self, batch: TrainBatch, rates: StepRates
     ) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
         """Take a step; return losses by name, [B] each, and the norm, in memory of their own."""
         padded = self.batch.fill(batch)

@@ -21,7 +21,7 @@ from cortext.models import Output, fused, read_output
 from cortext.models.gru_graph import in_larger_graph
 from cortext.models.inputs import DayLayers
 from cortext.models.precision import autocast, full_float32, uses_bf16
-from cortext.models.transformer import Block, Transformer
+from cortext.models.transformer import Transformer, TransformerBlock
 from cortext.plugins import blaming
 from cortext.training.backend import DeviceSpec, Job, StepResult, StepValues
 from cortext.training.batches import DROPOUT, Batches, TrainBatch, derived_seed
@@ -30,8 +30,8 @@ from cortext.training.distributed import Processes, own_device, own_random_numbe
 from cortext.training.graphed_step import (
     GraphedForward,
     GraphedSteps,
-    Rates,
     StaticBatch,
+    StepRates,
     why_not,
 )
 from cortext.training.loss import check_losses
@@ -110,7 +110,7 @@ class TorchBackend:
         # The process with the most trials takes so many pieces; others may take fewer.
         most_pieces = config.gradient_accumulation_steps
         seed = derived_seed(config.seed, DROPOUT, step) + self.job.processes.rank * most_pieces
-        rates = Rates(
+        rates = StepRates(
             learning_rate(config, step),
             day_learning_rate(config, step),
             step / config.num_training_batches,
@@ -130,7 +130,7 @@ class TorchBackend:
         return StepResult(step, np.concatenate(indices), losses, norm)
 
     def _take(
-        self, batch: TrainBatch, rates: Rates
+        self, batch: TrainBatch, rates: StepRates
     ) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
         """Take a step of one piece; see `Step`."""
         self.optimizer.clear()  # of what a capture may have left that failed
@@ -138,7 +138,9 @@ class TorchBackend:
             losses = self._add_gradients(batch, rates, True)
         return losses, self.optimizer.move(batch.days, rates.lr, rates.day_lr)
 
-    def _add_gradients(self, part: TrainBatch, rates: Rates, last: bool) -> dict[str, torch.Tensor]:
+    def _add_gradients(
+        self, part: TrainBatch, rates: StepRates, last: bool
+    ) -> dict[str, torch.Tensor]:
         """Add the gradients of a piece of a batch; return its losses by name.
 
         Args:
@@ -311,7 +313,7 @@ def flops_of_attention(network: nn.Module, n_patches: int) -> int:
     Each of its two products, with keys and with values, takes 6 for each unit of each pair of
     frames, also of pairs that a causal model then hides.
     """
-    attentions = (module for module in network.modules() if isinstance(module, Block))
+    attentions = (module for module in network.modules() if isinstance(module, TransformerBlock))
     return sum(12 * n_patches**2 * block.attended.in_features for block in attentions)
 
 

@@ -18,7 +18,7 @@ from cortext_data.readers.mapped.mapping import (
     load_mapping,
     session_name,
 )
-from cortext_data.readers.mapped.parts import EDIT, Part, check_bytes, check_columns
+from cortext_data.readers.mapped.parts import EDIT, FeaturePart, check_bytes, check_columns
 from cortext_data.readers.mapped.strays import refused, without_strays
 from cortext_data.readers.mapped.trials import ColumnValues, count_overlaps, mapped_source
 from cortext_data.readers.recording import Source
@@ -137,7 +137,7 @@ class _MatTrials:
                 blocks.append(fault)
         return blocks
 
-    def parts(self, trial: int) -> list[Part]:
+    def parts(self, trial: int) -> list[FeaturePart]:
         return [feature.part(trial) for feature in self._features]
 
 
@@ -196,7 +196,7 @@ class _Cells:
             raise FaultError(self.name, found, EDIT)
         return shape[1]
 
-    def part(self, trial: int) -> Part:
+    def part(self, trial: int) -> FeaturePart:
         cell = self._cells[trial]
         cell.check()
         if self._n_columns(trial) != self._n_columns(self._first):
@@ -210,7 +210,7 @@ class _Cells:
         n_bins = cell.shape[0]
         check_bytes(self.name, n_bins, self.width, max(4, cell.dtype.itemsize))
         read = partial(cell.read, columns=self._columns)
-        return Part(self.name, n_bins, self._bin_ms, self._is_counts, read)
+        return FeaturePart(self.name, n_bins, self._bin_ms, self._is_counts, read)
 
 
 class _Cube:
@@ -244,7 +244,7 @@ class _Cube:
         """Return nothing: a length for each trial leaves no doubt about the axes."""
         return ()
 
-    def part(self, trial: int) -> Part:
+    def part(self, trial: int) -> FeaturePart:
         # Lengths count bins of the first feature.
         length = float(self._lengths_N[trial]) * self._own_ms / self._bin_ms
         if not 0 < length <= self._most_bins or float(self._lengths_N[trial]) % 1:
@@ -261,7 +261,7 @@ class _Cube:
             x_1TC = self._cube.read(trial, trial + 1, self._columns)
             return x_1TC[0, :n_bins]
 
-        return Part(self.name, n_bins, self._bin_ms, self._is_counts, read)
+        return FeaturePart(self.name, n_bins, self._bin_ms, self._is_counts, read)
 
 
 class _Epochs:
@@ -332,14 +332,14 @@ class _Epochs:
         found = f"trial {trial + 1} has bins of blocks {listed}; one expected"
         raise FaultError(name, found, "correct its epoch")
 
-    def part(self, trial: int) -> Part:
+    def part(self, trial: int) -> FeaturePart:
         first, stop = self.bounds(trial)
         if (other := self._first_trial[tuple(self._epochs_N2[trial].tolist())]) != trial:
             found = f"trial {trial + 1} has the epoch of trial {other + 1}"
             raise FaultError(self._epochs_name, found, "remove one of them")
         check_bytes(self.name, stop - first, self.width, max(4, self._bins.dtype.itemsize))
         read = partial(self._bins.read, first, stop, self._columns)
-        return Part(self.name, stop - first, self._bin_ms, self._is_counts, read)
+        return FeaturePart(self.name, stop - first, self._bin_ms, self._is_counts, read)
 
 
 def _check_trials(name: str, n: int) -> None:

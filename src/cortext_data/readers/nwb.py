@@ -19,7 +19,7 @@ from cortext_data.readers.mapped.mapping import (
     load_mapping,
     session_name,
 )
-from cortext_data.readers.mapped.parts import EDIT, Part, check_bytes, check_columns
+from cortext_data.readers.mapped.parts import EDIT, FeaturePart, check_bytes, check_columns
 from cortext_data.readers.mapped.strays import refused, without_strays
 from cortext_data.readers.mapped.trials import ColumnValues, count_overlaps, mapped_source
 from cortext_data.readers.recording import Source
@@ -154,7 +154,7 @@ class _NwbTrials:
             )
         return notes
 
-    def parts(self, trial: int) -> list[Part]:
+    def parts(self, trial: int) -> list[FeaturePart]:
         start, stop = float(self._start_N[trial]), float(self._stop_N[trial])
         if not (np.isfinite([start, stop, stop - start]).all() and start < stop):
             raise FaultError(
@@ -228,7 +228,7 @@ class _Series:
         # A mapping writes the bins of 30 Hz as 33.333 ms.
         return target if abs(target / known - 1) < _SAME_LENGTH else known
 
-    def part(self, start: float, stop: float) -> Part:
+    def part(self, start: float, stop: float) -> FeaturePart:
         bin_s = self._bin_ms / 1000
         slack = _SLACK * bin_s
         end = stop + slack if self._last_bin == "included" else stop - slack
@@ -250,7 +250,7 @@ class _Series:
                     return self._series.read(first, last)[:, None]
                 return self._series.read(first, last, self._columns)
 
-        return Part(name, last - first, self._bin_ms, self._feature.is_counts, read)
+        return FeaturePart(name, last - first, self._bin_ms, self._feature.is_counts, read)
 
     def _check_gaps(self, start: float, stop: float, first: int, last: int, bin_s: float) -> None:
         """Raise FaultError for samples that are missing in a trial, or at one of its ends."""
@@ -378,7 +378,7 @@ class _Spikes:
         )
         return [*notes, f"{ranges}; {found}; {fix}"]
 
-    def part(self, start: float, stop: float) -> Part:
+    def part(self, start: float, stop: float) -> FeaturePart:
         bin_s = self._bin_ms / 1000
         n_bins = int((stop - start) / bin_s + _SLACK)
         n_bins += self._last_bin == "included"
@@ -396,7 +396,7 @@ class _Spikes:
             counts = [binned(self._units.between(u, *within), edges) for u in self._columns]
             return np.stack(counts, axis=1)
 
-        return Part(UNITS, n_bins, self._bin_ms, self._feature.is_counts, read)
+        return FeaturePart(UNITS, n_bins, self._bin_ms, self._feature.is_counts, read)
 
 
 def binned(times: np.ndarray, edges: np.ndarray) -> np.ndarray:

@@ -14,7 +14,7 @@ from cortext.text.lexicon import Lexicon, inventory_of
 from cortext.text.pronunciation import pronounced, pronouncer
 from cortext_data.simulate.config import SimulatorConfig
 from cortext_data.simulate.plan import Prompt, trial_counts
-from cortext_data.simulate.sentences import Splits, read_sentences, splits, with_names
+from cortext_data.simulate.sentences import SentenceSplits, read_sentences, splits, with_names
 from cortext_data.simulate.speech import with_pauses
 
 EXAMPLES = {"spanish": Path(__file__).parent / "spanish"}
@@ -77,7 +77,9 @@ class Material:
         }
         return prompts, chosen.lm
 
-    def _pronounced(self, config: SimulatorConfig, chosen: Splits) -> dict[str, tuple[str, ...]]:
+    def _pronounced(
+        self, config: SimulatorConfig, chosen: SentenceSplits
+    ) -> dict[str, tuple[str, ...]]:
         """Return the tokens of every spoken sentence, with its pauses.
 
         Words of the language-model text, too, must have a pronunciation. Raises TextError.
@@ -155,7 +157,7 @@ def material_of(
     return config, Material(preset, example / "text.txt", path, found)
 
 
-def _with_names(chosen: Splits, config: SimulatorConfig) -> Splits:
+def _with_names(chosen: SentenceSplits, config: SimulatorConfig) -> SentenceSplits:
     named = {}
     for number, split in enumerate(SPLITS):
         sentences = getattr(chosen, split)

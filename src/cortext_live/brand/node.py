@@ -32,7 +32,7 @@ from cortext_live.core.log import event, internal_error
 from cortext_live.core.log_writer import LogWriter
 from cortext_live.core.pipeline import Pipeline
 from cortext_live.core.redis_link import RedisLink
-from cortext_live.core.redis_streams import Entry, StreamId
+from cortext_live.core.redis_streams import StreamEntry, StreamId
 
 Result = TypeVar("Result")
 BLOCK_MS = 100
@@ -192,7 +192,7 @@ class BrandNode:
             return 0
         return max(int(number) - self._position.utterance, 0)
 
-    def _take(self, entry: Entry) -> None:
+    def _take(self, entry: StreamEntry) -> None:
         """Take an entry of the control stream or of the data."""
         p = self._parameters
         sequence = self._sequence

@@ -15,7 +15,7 @@ from cortext_live.brand.position import NodePosition, newest_of
 from cortext_live.core.log import event
 from cortext_live.core.pipeline import Update
 from cortext_live.core.redis_link import RedisLink
-from cortext_live.core.redis_streams import Entry
+from cortext_live.core.redis_streams import StreamEntry
 
 
 class NodeOutputs:
@@ -35,7 +35,7 @@ class NodeOutputs:
         self._nickname = nickname
         self._parameters = parameters
         self._bin_ms = bin_ms
-        self.newest_entry = Entry(parameters.input_stream, (0, 0), {})
+        self.newest_entry = StreamEntry(parameters.input_stream, (0, 0), {})
         """Data entry that was taken last; every output copies its labels."""
 
     def write_step(self, position: NodePosition, trial: bytes, update: Update) -> None:

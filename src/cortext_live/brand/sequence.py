@@ -11,7 +11,7 @@ import bisect
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from cortext_live.core.redis_streams import Entry
+from cortext_live.core.redis_streams import StreamEntry
 
 WAIT_BINS = 2
 """Longest wait of an early entry for earlier ones, in bins of 20 ms.
@@ -47,7 +47,7 @@ class OrderedEntry:
         problem: Why it is unusable; of others, the problem of their numbers.
     """
 
-    entry: Entry
+    entry: StreamEntry
     index: int | None
     guessed: bool = False
     kind: Literal["next", "duplicate", "late", "unusable"] = "next"
@@ -63,7 +63,7 @@ class _Arrival(NamedTuple):
     number: int
     n: int
     digest: int
-    entry: Entry
+    entry: StreamEntry
 
 
 class Sequencer:
@@ -99,7 +99,7 @@ class Sequencer:
         """Tell whether entries are held."""
         return bool(self._early) or self._doubted is not None
 
-    def take(self, entry: Entry, index: int, content: bytes | None) -> list[OrderedEntry]:
+    def take(self, entry: StreamEntry, index: int, content: bytes | None) -> list[OrderedEntry]:
         """Take a numbered entry.
 
         Args:
@@ -113,7 +113,7 @@ class Sequencer:
             return [self._in_order(arrival, first=True)]
         return self._sort(arrival, self.last) + self._overdue()
 
-    def take_unnumbered(self, entry: Entry, problem: str = "") -> list[OrderedEntry]:
+    def take_unnumbered(self, entry: StreamEntry, problem: str = "") -> list[OrderedEntry]:
         """Take an entry without a number, which takes the place of the next one.
 
         An entry with a problem is unusable.
@@ -217,7 +217,7 @@ class Sequencer:
             placed += self.release()
         return placed
 
-    def _unnumbered(self, entry: Entry, problem: str) -> OrderedEntry:
+    def _unnumbered(self, entry: StreamEntry, problem: str) -> OrderedEntry:
         if self.last is not None:
             self._n_unnumbered += 1
         kind: Literal["next", "unusable"] = "unusable" if problem else "next"

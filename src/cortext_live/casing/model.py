@@ -150,7 +150,7 @@ class CasingNetwork(nn.Module):
             if self.prior is not None:
                 self.prior.weight.copy_(_TRUST * torch.eye(n_choices))
 
-    def forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
+    def forward(self, batch: SentenceBatch) -> tuple[Tensor, Tensor]:
         """Return logits of kinds [N, K] and of marks [N, M]."""
         x_ND = self.drop(self.known(batch.known_N) + self.pieces(batch.pieces_L, batch.offsets_N))
         if self.hints is not None:
@@ -165,7 +165,7 @@ class CasingNetwork(nn.Module):
 
 
 @dataclass(frozen=True)
-class Batch:
+class SentenceBatch:
     """Sentences as the network reads them.
 
     Attributes:
@@ -217,7 +217,7 @@ class Encoder:
         self,
         sentences: Sequence[Sequence[str]],
         hints: Sequence[Sequence[tuple[int, int]]] | None = None,
-    ) -> Batch:
+    ) -> SentenceBatch:
         """Return a batch of sentences, each with at least one word.
 
         Args:
@@ -230,7 +230,7 @@ class Encoder:
         pieces = [self._rows(word) for word in words]
         ends = torch.tensor([0, *map(len, pieces)]).cumsum(0)
         kinds_N2 = torch.tensor([hint for each in hints for hint in each])
-        return Batch(
+        return SentenceBatch(
             torch.tensor([row_of.get(word, 0) for word in words]),
             torch.tensor([row for each in pieces for row in each]),
             ends[:-1],

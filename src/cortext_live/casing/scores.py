@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from cortext_live.casing.texts import Sentence
+from cortext_live.casing.texts import WrittenSentence
 from cortext_live.casing.writing import MARKS, Shown
 
 
@@ -34,7 +34,7 @@ class CasingScores:
     sentences: int = 0
     right: int = 0
 
-    def add(self, sentence: Sentence, found: Sequence[Shown]) -> None:
+    def add(self, sentence: WrittenSentence, found: Sequence[Shown]) -> None:
         """Count a sentence.
 
         The mark after its last word does not count where the text has none there.

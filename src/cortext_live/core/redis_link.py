@@ -16,7 +16,7 @@ from cortext_live.core.redis_connection import RedisConnection
 from cortext_live.core.redis_streams import (
     LAST,
     AnsweredEntries,
-    Entry,
+    StreamEntry,
     StreamId,
     format_id,
     in_order,
@@ -72,7 +72,9 @@ class RedisLink(RedisConnection):
         They are deleted, too, when Redis has no memory left.
         """
 
-    def read(self, after: Mapping[str, StreamId], block_ms: int, count: int = 16) -> list[Entry]:
+    def read(
+        self, after: Mapping[str, StreamId], block_ms: int, count: int = 16
+    ) -> list[StreamEntry]:
         """Return the entries of streams after given ids, in the order in which they were added.
 
         Within a millisecond the streams' order decides. A stream with more than `count` new entries
@@ -96,7 +98,7 @@ class RedisLink(RedisConnection):
         block_ms: int,
         save: tuple[str, Mapping[str, str]],
         count: int = 16,
-    ) -> tuple[bool, list[Entry]]:
+    ) -> tuple[bool, list[StreamEntry]]:
         """Write known fields of a hash, then `read`, in one round trip.
 
         Args:
@@ -216,7 +218,7 @@ class RedisLink(RedisConnection):
 
     def entries(
         self, stream: str, after: StreamId, last: StreamId = (LAST, LAST)
-    ) -> Iterator[Entry]:
+    ) -> Iterator[StreamEntry]:
         """Yield the entries of a stream after an id.
 
         Args:
@@ -228,7 +230,9 @@ class RedisLink(RedisConnection):
             found = self.call(
                 partial(self._page, stream, format_id(next_id(after)), format_id(last))
             )
-            yield from (Entry(stream, parse_id(entry_id), fields) for entry_id, fields in found)
+            yield from (
+                StreamEntry(stream, parse_id(entry_id), fields) for entry_id, fields in found
+            )
             if len(found) < _PAGE:
                 return
             after = parse_id(found[-1][0])

@@ -18,7 +18,7 @@ LAST = 2**64 - 1
 
 
 @dataclass(frozen=True)
-class Entry:
+class StreamEntry:
     """An entry of a stream."""
 
     stream: str
@@ -118,7 +118,7 @@ class AnsweredEntries:
         return found
 
 
-def in_order(found: Any, streams: list[str], count: int) -> list[Entry]:
+def in_order(found: Any, streams: list[str], count: int) -> list[StreamEntry]:
     """Return the entries that XREAD found, in the order of adding.
 
     Args:
@@ -128,13 +128,13 @@ def in_order(found: Any, streams: list[str], count: int) -> list[Entry]:
             entries of other streams after its last one are left out.
     """
 
-    def order(entry: Entry) -> tuple[int, int, int]:
+    def order(entry: StreamEntry) -> tuple[int, int, int]:
         return entry.id[0], streams.index(entry.stream), entry.id[1]
 
     entries = []
     last = (LAST + 1, 0, 0)  # later than any entry
     for stream, items in found or []:
-        own = [Entry(stream.decode(), parse_id(item), fields or {}) for item, fields in items]
+        own = [StreamEntry(stream.decode(), parse_id(item), fields or {}) for item, fields in items]
         if len(own) >= count:
             last = min(last, order(own[-1]))
         entries += own

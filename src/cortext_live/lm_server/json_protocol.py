@@ -22,7 +22,7 @@ from cortext.text.language import Language
 from cortext_live.core.decoder import LIVE_BOUNDS, Notes, check_options, checked_hotwords
 from cortext_live.core.log import event, internal_error
 from cortext_live.core.redis_connection import Stopped
-from cortext_live.core.redis_streams import Entry, StreamId, format_id
+from cortext_live.core.redis_streams import StreamEntry, StreamId, format_id
 from cortext_live.lm_server.published_protocol import Answer
 from cortext_live.lm_server.utterance import ClientUtterance, served_conventions, usual_order
 
@@ -77,7 +77,7 @@ class JsonProtocol:
         self._utterances: dict[str, ClientUtterance] = {}
         self._last_request_s: dict[str, float] = {}
         self._began: dict[str, StreamId] = {}
-        self._actions: dict[str, Callable[[str, Message, Entry], list[Answer]]] = {
+        self._actions: dict[str, Callable[[str, Message, StreamEntry], list[Answer]]] = {
             "begin": self._begin,
             "frames": self._frames,
             "end": self._end,
@@ -93,7 +93,7 @@ class JsonProtocol:
         facts = {"version": __version__, "lm": str(self._decoder.lm_dir), "options": options}
         return self._say("ready", None, **facts, **served_conventions(self._decoder))
 
-    def handle(self, entry: Entry, get: Callable[[str], str]) -> list[Answer]:
+    def handle(self, entry: StreamEntry, get: Callable[[str], str]) -> list[Answer]:
         """Handle a request and return its answers."""
         name: str | None = None
         try:
@@ -121,7 +121,7 @@ class JsonProtocol:
         ]
         return (self.speech, min(began)) if began else None
 
-    def is_answer(self, entry: Entry) -> bool:
+    def is_answer(self, entry: StreamEntry) -> bool:
         """Return whether an entry answers a request: not so `ready`, and errors that name none."""
         try:
             message = json.loads(entry.fields[b"message"])
@@ -129,7 +129,7 @@ class JsonProtocol:
         except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
             return False  # another program's entry
 
-    def lost(self, what: str, entry: Entry | None = None) -> list[Answer]:
+    def lost(self, what: str, entry: StreamEntry | None = None) -> list[Answer]:
         """Report lost entries now, and in the results of the utterances in progress."""
         for utterance in self._utterances.values():
             utterance.problem(what)
@@ -142,7 +142,7 @@ class JsonProtocol:
             self._forget(name)
         return [self._error(name, "the server stopped in mid-utterance") for name in names]
 
-    def _begin(self, name: str, message: Message, entry: Entry) -> list[Answer]:
+    def _begin(self, name: str, message: Message, entry: StreamEntry) -> list[Answer]:
         answers = []
         if name in self._utterances:
             answers.append(
@@ -193,7 +193,7 @@ class JsonProtocol:
         self._decoder.lm.require(found, language, theirs="the client")
         return found
 
-    def _frames(self, name: str, message: Message, entry: Entry) -> list[Answer]:
+    def _frames(self, name: str, message: Message, entry: StreamEntry) -> list[Answer]:
         utterance = self._under_way(name)
         problem = utterance.take(entry.fields.get(b"logits"))
         partial = utterance.partial
@@ -203,7 +203,7 @@ class JsonProtocol:
         )
         return [answer, self._error(name, problem, entry)] if problem else [answer]
 
-    def _end(self, name: str, message: Message, entry: Entry) -> list[Answer]:
+    def _end(self, name: str, message: Message, entry: StreamEntry) -> list[Answer]:
         utterance = self._under_way(name)
         missing = self.missing()
         answers = self.lost(missing, entry) if missing else []
@@ -241,7 +241,7 @@ class JsonProtocol:
             ),
         ]
 
-    def _drop(self, name: str, message: Message, entry: Entry) -> list[Answer]:
+    def _drop(self, name: str, message: Message, entry: StreamEntry) -> list[Answer]:
         n_frames = self._under_way(name).n_frames
         self._forget(name)
         event("utterance_dropped", "warning", why="dropped by the client", n_frames=n_frames)
@@ -273,13 +273,13 @@ class JsonProtocol:
         message = {"type": kind, "utterance": utterance} | facts
         return Answer(self._output, {"message": json.dumps(message, allow_nan=False)})
 
-    def _error(self, utterance: str | None, what: str, entry: Entry | None = None) -> Answer:
+    def _error(self, utterance: str | None, what: str, entry: StreamEntry | None = None) -> Answer:
         asked = format_id(entry.id) if entry else None
         event("request_failed", "error", error=what, request=asked)
         return self._say("error", utterance, error=what, request=asked)
 
 
-def _message(entry: Entry, kinds: tuple[str, ...]) -> Message:
+def _message(entry: StreamEntry, kinds: tuple[str, ...]) -> Message:
     """Return the message of an entry. Raises LiveError unless it is one of these kinds."""
     raw = entry.fields.get(b"message", b"")
     if len(raw) > LARGEST_MESSAGE:

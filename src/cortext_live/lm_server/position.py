@@ -17,7 +17,7 @@ from typing import Any
 from cortext.errors import shown
 from cortext.files import parse_json_object
 from cortext_live.core.redis_link import RedisLink
-from cortext_live.core.redis_streams import LAST, Entry, StreamId, before, format_id, parse_id
+from cortext_live.core.redis_streams import LAST, StreamEntry, StreamId, before, format_id, parse_id
 
 MOST_BYTES = 2**20
 """A position holds some thirty short texts; a larger one is not read."""
@@ -161,7 +161,7 @@ class ServerPosition:
                 found.append(_missing(n_gone, stream, "deleted before their utterance had ended"))
         self.miss("; ".join(found))
 
-    def take(self, entry: Entry) -> None:
+    def take(self, entry: StreamEntry) -> None:
         """Note that an entry has been answered."""
         position = self.by_stream[entry.stream]
         position.after = entry.id

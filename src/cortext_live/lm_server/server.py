@@ -17,7 +17,7 @@ from cortext.errors import ConfigError, LiveError, nearest
 from cortext_live.core.log import event
 from cortext_live.core.redis_connection import Stopped
 from cortext_live.core.redis_link import RedisLink
-from cortext_live.core.redis_streams import LAST, Entry, StreamId, before, format_id
+from cortext_live.core.redis_streams import LAST, StreamEntry, StreamId, before, format_id
 from cortext_live.lm_server.json_protocol import INPUT, OUTPUT, JsonProtocol
 from cortext_live.lm_server.position import UNREADABLE, ServerPosition
 from cortext_live.lm_server.published_params import PublishedParams, changed_params
@@ -279,7 +279,7 @@ class LMServer:
         if due:
             position.retire()
 
-    def _answer(self, entry: Entry) -> None:
+    def _answer(self, entry: StreamEntry) -> None:
         self._in_entry = True
         answers = self._protocol.handle(entry, self._text)
         if self._protocol.changes != self._changes:

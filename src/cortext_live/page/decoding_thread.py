@@ -25,7 +25,7 @@ from cortext_live.page.day_pipeline import DayPipeline
 from cortext_live.page.forgetting import forget, forget_in_memory
 from cortext_live.page.inputs import FeedInput, Input, TrialPlayer
 from cortext_live.page.messages import Event, Fanout, Reader, greeting
-from cortext_live.page.sources import Source
+from cortext_live.page.sources import TrialSource
 from cortext_live.page.utterance_decoder import UtteranceDecoder
 from cortext_live.usage.conversation import ConversationEntry, latest
 from cortext_live.usage.deletion import Selection
@@ -62,7 +62,7 @@ class DecodingThread:
     def __init__(
         self,
         days: DayPipeline,
-        source: Source | None,
+        source: TrialSource | None,
         *,
         speed: float = 1.0,
         log_writer: LogWriter | None = None,

@@ -10,7 +10,7 @@ from typing import Any, Literal, Protocol
 
 from cortext.data.trial import Trial
 from cortext.errors import DataError, LiveError
-from cortext_live.page.sources import Source
+from cortext_live.page.sources import TrialSource
 from cortext_live.page.utterance import BinOrigin
 from cortext_live.page.utterance_decoder import CHUNK_BINS, UtteranceDecoder
 
@@ -73,7 +73,7 @@ class TrialPlayer:
 
     def __init__(
         self,
-        source: Source,
+        source: TrialSource,
         speed: float,
         utterances: UtteranceDecoder,
         changed: Callable[[], None],

@@ -37,7 +37,7 @@ from cortext_live.page.day_pipeline import DayPipeline
 from cortext_live.page.decoding_thread import DecodingThread
 from cortext_live.page.forgetting import finish_forgetting
 from cortext_live.page.settings import LiveSettings
-from cortext_live.page.sources import Replay, Simulator, Source
+from cortext_live.page.sources import Replay, Simulator, TrialSource
 from cortext_lm.llm.large_model import LLM
 from cortext_lm.llm.scoring import score_texts
 
@@ -174,7 +174,9 @@ def _stepper(settings: LiveSettings, run: Path) -> Stepper:
     return TorchStepper(load_model(run, settings.device), "latest", settings.precision)
 
 
-def _source(settings: LiveSettings, days: DayPipeline, progress: Progress | None) -> Source | None:
+def _source(
+    settings: LiveSettings, days: DayPipeline, progress: Progress | None
+) -> TrialSource | None:
     if settings.data is not None:
         return Replay(
             settings.data,

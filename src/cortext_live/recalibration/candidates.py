@@ -16,7 +16,7 @@ from cortext.files import atomic_write
 from cortext.models import AcousticModel, save_model
 from cortext.training.adapt import run_config
 from cortext_live.recalibration.chain import Chain, model_folder
-from cortext_live.recalibration.chain_entries import ChainContents, Entry
+from cortext_live.recalibration.chain_entries import ChainContents, ChainEntry
 from cortext_live.recalibration.decisions import ChainDecisions
 from cortext_live.recalibration.followed_chain import FollowedChain
 from cortext_live.recalibration.forgetting import numbers_in
@@ -120,7 +120,7 @@ class CandidateMaker:
         else:
             position.before = latest
 
-    def _add_once(self, chain: Chain, model: AcousticModel, facts: dict[str, Any]) -> Entry:
+    def _add_once(self, chain: Chain, model: AcousticModel, facts: dict[str, Any]) -> ChainEntry:
         """Add a model, unless the service was killed after it had added it; return its entry."""
         contents = chain.contents
         parent = contents.parent
@@ -134,7 +134,7 @@ class CandidateMaker:
             "candidate", lambda folder: _write_model(model, parent_run, folder), **facts
         )
 
-    def _remove_old(self, chain: Chain, latest: Entry, before: int) -> None:
+    def _remove_old(self, chain: Chain, latest: ChainEntry, before: int) -> None:
         """Remove the files of old models that no decision or rollback needs.
 
         Args:

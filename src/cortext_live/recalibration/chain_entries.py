@@ -23,7 +23,7 @@ _OWN = ("number", "when", "kind", "previous", "hash")
 
 
 @dataclass(frozen=True)
-class Entry:
+class ChainEntry:
     """A model or a decision.
 
     Attributes:
@@ -46,12 +46,12 @@ class Entry:
     @classmethod
     def made(
         cls, number: int, when: datetime, kind: str, facts: dict[str, Any], previous: str
-    ) -> Entry:
+    ) -> ChainEntry:
         """Return an entry with its hash."""
         return cls(number, when, kind, facts, previous, _hash(number, when, kind, facts, previous))
 
     @classmethod
-    def read(cls, line: bytes) -> Entry:
+    def read(cls, line: bytes) -> ChainEntry:
         """Return the entry of a line. Raises ValueError for one that is damaged."""
         found = parse_json_object(line)
         if missing := [name for name in _OWN if name not in found]:
@@ -124,10 +124,10 @@ class ChainContents:
             rolled back to.
     """
 
-    entries: list[Entry] = field(default_factory=list)
+    entries: list[ChainEntry] = field(default_factory=list)
     parent: int = 0
     _provisional: _Provisional | None = None
-    _models: dict[int, Entry] = field(default_factory=dict)
+    _models: dict[int, ChainEntry] = field(default_factory=dict)
     _left: set[int] = field(default_factory=set)
 
     @property
@@ -175,7 +175,7 @@ class ChainContents:
             found.add(entry)
         return found
 
-    def model(self, number: int) -> Entry:
+    def model(self, number: int) -> ChainEntry:
         """Return the entry that added a model.
 
         Raises:
@@ -199,7 +199,7 @@ class ChainContents:
         added, *later = (entry.when for entry in self.entries[number:])
         return min(later) if later and later[-1] < added else added
 
-    def of(self, number: int, kind: str) -> list[Entry]:
+    def of(self, number: int, kind: str) -> list[ChainEntry]:
         """Return the decisions of a kind about a model."""
         return [each for each in self.entries if each.kind == kind and each.model == number]
 
@@ -250,7 +250,7 @@ class ChainContents:
                 return number
         return self.parent
 
-    def add(self, entry: Entry) -> None:
+    def add(self, entry: ChainEntry) -> None:
         """Add an entry. Raises ValueError for one that cannot follow; nothing has changed then."""
         self.check(entry)
         number, spoke = entry.model, self._provisional
@@ -278,7 +278,7 @@ class ChainContents:
     def _speaks_provisionally(self, number: int) -> bool:
         return self._provisional is not None and self._provisional.model == number
 
-    def check(self, entry: Entry) -> None:
+    def check(self, entry: ChainEntry) -> None:
         """Raise ValueError for an entry that cannot follow."""
         if entry.number != len(self.entries):
             raise ValueError(f"its number is {entry.number}, not {len(self.entries)}")

@@ -16,7 +16,7 @@ from cortext.decoding.log_probs import log_softmax
 from cortext.models import AcousticModel, load_model
 from cortext.text.metrics import edit_counts
 from cortext_live.recalibration.chain import model_folder
-from cortext_live.recalibration.chain_entries import Entry
+from cortext_live.recalibration.chain_entries import ChainEntry
 from cortext_live.recalibration.labels import confidence_of
 from cortext_live.recalibration.promotion import Comparison, PromotionRule, compare
 from cortext_live.recalibration.recorded import LoggedSentence, LoggedSentences, blamed
@@ -112,7 +112,7 @@ class ModelComparer:
         self._rule = rule
 
     def comparison(
-        self, entry: Entry, numbers: Sequence[int], level: float, other: int | None = None
+        self, entry: ChainEntry, numbers: Sequence[int], level: float, other: int | None = None
     ) -> Comparison | None:
         """Compare a model with its parent on the latest labelled ones of some utterances.
 
@@ -136,7 +136,7 @@ class ModelComparer:
         return compare(of_other, own, n_words, level)
 
     def confidences(
-        self, entry: Entry, numbers: Sequence[int], fewest: int = 1, other: int | None = None
+        self, entry: ChainEntry, numbers: Sequence[int], fewest: int = 1, other: int | None = None
     ) -> tuple[float, float] | None:
         """Return mean confidences on the latest unlabelled ones of some utterances.
 
@@ -177,7 +177,7 @@ class ModelComparer:
                 yield sentence, self._decoder.decode(model, loaded, [sentence])[0]
 
     def _both(
-        self, entry: Entry, sentences: list[LoggedSentence], other: int | None = None
+        self, entry: ChainEntry, sentences: list[LoggedSentence], other: int | None = None
     ) -> Iterator[list[NBest]]:
         """Yield what the parent decodes, or another model, then the model itself."""
         for number in (entry.facts["parent"] if other is None else other, entry.number):

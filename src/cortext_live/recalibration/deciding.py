@@ -10,7 +10,7 @@ from typing import Any
 
 from cortext_live.recalibration.bad_days import DayChecks
 from cortext_live.recalibration.chain import Chain, intact_ancestor
-from cortext_live.recalibration.chain_entries import ChainContents, Entry
+from cortext_live.recalibration.chain_entries import ChainContents, ChainEntry
 from cortext_live.recalibration.comparing import ModelComparer
 from cortext_live.recalibration.held_out import HeldOut
 from cortext_live.recalibration.learner import Learner
@@ -105,7 +105,7 @@ class Decider:
         self._clock = clock
 
     def judge(
-        self, contents: ChainContents, entry: Entry, before: int | None, learner: Learner
+        self, contents: ChainContents, entry: ChainEntry, before: int | None, learner: Learner
     ) -> Judgement:
         """Compare a candidate with its parent; see `Judgement.write`.
 
@@ -143,7 +143,7 @@ class Decider:
         return Judgement(entry.number, decision, found, confidences, log, n, n_logged, until)
 
     def _reject_worse_than_last(
-        self, contents: ChainContents, entry: Entry, labelled: Sequence[int], level: float
+        self, contents: ChainContents, entry: ChainEntry, labelled: Sequence[int], level: float
     ) -> Decision | None:
         """Reject a candidate that is surely worse than what spoke last; return None for others."""
         spoke = contents.provisional
@@ -156,7 +156,7 @@ class Decider:
         why = f"on {beside.sentences} sentences it makes {why}, which spoke last"
         return Decision("reject", why)
 
-    def has_news(self, contents: ChainContents, entry: Entry) -> bool:
+    def has_news(self, contents: ChainContents, entry: ChainEntry) -> bool:
         """Tell whether a model that was judged before may be judged again.
 
         Each comparison makes the bound of the next one wider: with hardly more sentences, that one
@@ -194,7 +194,7 @@ class Decider:
             return replace(decision, action="speak", reason=reason)
         return decision
 
-    def check(self, contents: ChainContents, entry: Entry) -> dict[str, Any] | None:
+    def check(self, contents: ChainContents, entry: ChainEntry) -> dict[str, Any] | None:
         """Check the model that speaks beside its parent.
 
         Args:

@@ -15,7 +15,7 @@ from cortext.errors import RunError
 from cortext.files import disk_errors, exclusive, parse_json_object
 from cortext.models.storage import read_metadata, read_tensors, write_tensors
 from cortext_live.recalibration.chain import read_chain
-from cortext_live.recalibration.chain_entries import ChainContents, Entry
+from cortext_live.recalibration.chain_entries import ChainContents, ChainEntry
 from cortext_live.recalibration.learner import Learner
 from cortext_live.recalibration.state import FILE, FIX, PARTS, WHAT
 from cortext_live.usage.log import read_log
@@ -76,7 +76,7 @@ def _follows(folder: Path, began: int) -> str:
 
 def models_that_learnt(
     contents: ChainContents, began: int, numbers: Collection[int]
-) -> list[Entry]:
+) -> list[ChainEntry]:
     """Return the kept models that have learnt from utterances, themselves or in their descent.
 
     Args:

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import Any
 
-from cortext_live.recalibration.chain_entries import Entry
+from cortext_live.recalibration.chain_entries import ChainEntry
 from cortext_live.usage.log import LogContents
 
 
@@ -66,7 +66,7 @@ class Position:
         if not same_day:
             self.ends, self.today, self.fresh = False, [], []
 
-    def begin_log(self, log: LogContents, entries: Sequence[Entry]) -> None:
+    def begin_log(self, log: LogContents, entries: Sequence[ChainEntry]) -> None:
         """Begin at the first utterance of another log that no model of the chain has learnt from.
 
         Args:
@@ -145,7 +145,7 @@ class Position:
         return number
 
 
-def _learnt(entry: Entry, began: int | None, part: str) -> list[int]:
+def _learnt(entry: ChainEntry, began: int | None, part: str) -> list[int]:
     """Return the utterances of a log that a model has learnt from, by its entry alone."""
     learnt = entry.facts.get("learnt")
     return [] if learnt is None or learnt["log"] != began else learnt[part]

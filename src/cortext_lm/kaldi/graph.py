@@ -69,7 +69,7 @@ def read_graph(fst: Fst, words: Words, path: Path) -> GraphWords:
     Raises:
         LanguageModelError: For a graph of a higher order, and for one that is no decoding graph.
     """
-    graph = _Graph(fst, words, path)
+    graph = _PlainGraph(fst, words, path)
     costs: dict[int, dict[str, float]] = {}
     for word, code, cost in graph.paths():
         known = costs.setdefault(word, {})
@@ -95,7 +95,7 @@ def read_graph(fst: Fst, words: Words, path: Path) -> GraphWords:
     return GraphWords([words.names[number] for number in numbers], unigrams, lexicon)
 
 
-class _Graph:
+class _PlainGraph:
     """The arcs of a graph without CTC's loops and blanks, in lists that Python walks fast."""
 
     def __init__(self, fst: Fst, words: Words, path: Path) -> None:

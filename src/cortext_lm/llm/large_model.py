@@ -21,7 +21,7 @@ from cortext_lm.llm.augment import augmented
 from cortext_lm.llm.explain import ENDS
 from cortext_lm.llm.fusion import Fusion, FusionStats
 from cortext_lm.llm.model import CausalLM
-from cortext_lm.llm.scoring import TextScore, score_texts
+from cortext_lm.llm.scoring import TokenScore, score_texts
 
 LISTS_AT_ONCE = 16
 """Number of lists that are ranked together; where that fails, each is ranked by itself."""
@@ -206,7 +206,7 @@ class LLM:
 
     def read(
         self, lists: Sequence[NBest], options: DecoderOptions, context: str = ""
-    ) -> list[list[tuple[Hypothesis, TextScore]]]:
+    ) -> list[list[tuple[Hypothesis, TokenScore]]]:
         """Score the sentences of each list, and those made by exchanging words, with the model.
 
         Args:
@@ -245,7 +245,7 @@ class LLM:
 
 
 def ranked(
-    read: Sequence[tuple[Hypothesis, TextScore]],
+    read: Sequence[tuple[Hypothesis, TokenScore]],
     options: DecoderOptions,
     degraded: str | None = None,
 ) -> NBest:

@@ -31,7 +31,7 @@ _ZERO_WIDTH = frozenset("bBAZzGKyY")
 
 
 @dataclass(frozen=True)
-class Cost:
+class PatternBounds:
     """The bounds of a pattern, or of a part of it.
 
     Attributes:
@@ -49,7 +49,7 @@ class Cost:
     is_simple: bool = True
 
 
-def cost(pattern: str, nested_classes: bool = False) -> Cost:
+def cost(pattern: str, nested_classes: bool = False) -> PatternBounds:
     """Return the bounds of a pattern.
 
     Args:
@@ -76,7 +76,7 @@ class _Parser:
         self.nested_classes = nested_classes
         self.at = 0
 
-    def alternatives(self, level: int) -> Cost:
+    def alternatives(self, level: int) -> PatternBounds:
         """Read `a|b|c` up to the end or a closing bracket."""
         if level > _MOST_LEVELS:
             raise ValueError(f"has more than {_MOST_LEVELS} levels of brackets")
@@ -90,9 +90,11 @@ class _Parser:
         choice = 0.0 if level == 0 or _are_apart(found) else math.log2(len(found))
         bits = max(each.bits for each in found) + choice
         copies = sum(each.copies for each in found)
-        return _checked(Cost(min(each.shortest for each in found), bits, copies, None, False))
+        return _checked(
+            PatternBounds(min(each.shortest for each in found), bits, copies, None, False)
+        )
 
-    def _sequence(self, level: int) -> Cost:
+    def _sequence(self, level: int) -> PatternBounds:
         """Read parts that follow each other."""
         shortest, bits, most_bits, copies, is_simple = 0, 0.0, 0.0, 0, True
         literal: str | None = ""
@@ -110,9 +112,9 @@ class _Parser:
                 both = literal is not None and part.literal is not None
                 literal = f"{literal}{part.literal}" if both else None
             copies += part.copies
-        return _checked(Cost(shortest, max(bits, most_bits), copies, literal, is_simple))
+        return _checked(PatternBounds(shortest, max(bits, most_bits), copies, literal, is_simple))
 
-    def _part(self, level: int) -> tuple[Cost, bool]:
+    def _part(self, level: int) -> tuple[PatternBounds, bool]:
         """Read one character, class or group; tell whether it only looks ahead or behind."""
         character = self.pattern[self.at]
         self.at += 1
@@ -120,21 +122,21 @@ class _Parser:
             return self._group(level)
         if character == "[":
             self._skip_class()
-            return Cost(1), False
+            return PatternBounds(1), False
         if character == "\\":
             return self._escape(), False
         if character in "^$":
-            return Cost(), False
-        return Cost(1, literal=None if character == "." else character), False
+            return PatternBounds(), False
+        return PatternBounds(1, literal=None if character == "." else character), False
 
-    def _escape(self) -> Cost:
+    def _escape(self) -> PatternBounds:
         found = _ESCAPE.match(self.pattern, self.at)
         if found is None:
             raise ValueError("ends with a backslash")
         self.at = found.end()
         if found[0] in "kg" or found[0] in "123456789":
             raise ValueError("refers to one of its groups")
-        return Cost(0 if found[0] in _ZERO_WIDTH else 1)
+        return PatternBounds(0 if found[0] in _ZERO_WIDTH else 1)
 
     def _skip_class(self) -> None:
         """Pass over `[...]`."""
@@ -148,7 +150,7 @@ class _Parser:
             depth += (character == "[" and self.nested_classes) - (character == "]")
             self.at += 1 + (character == "\\")
 
-    def _group(self, level: int) -> tuple[Cost, bool]:
+    def _group(self, level: int) -> tuple[PatternBounds, bool]:
         opening = ""
         if self.pattern.startswith("?", self.at):
             found = _OPENING.match(self.pattern, self.at)
@@ -161,9 +163,9 @@ class _Parser:
             raise ValueError("has a bracket ( without its end")
         self.at += 1
         looks = opening in ("?=", "?!", "?<=", "?<!")
-        return (Cost(0, inner.bits, inner.copies) if looks else inner), looks
+        return (PatternBounds(0, inner.bits, inner.copies) if looks else inner), looks
 
-    def _repeated(self, part: Cost, level: int) -> Cost:
+    def _repeated(self, part: PatternBounds, level: int) -> PatternBounds:
         """Read the quantifiers after a part, and return the repeated part."""
         found = _QUANTIFIER.match(self.pattern, self.at)
         if found is None:
@@ -182,11 +184,13 @@ class _Parser:
         if least == most:
             literal = None if part.literal is None or least > 1 else part.literal
             return _checked(
-                Cost(least * part.shortest, part.bits, least * part.copies, literal, part.is_simple)
+                PatternBounds(
+                    least * part.shortest, part.bits, least * part.copies, literal, part.is_simple
+                )
             )
         bits = min(UNBOUNDED_BITS, math.log2(most - least + 1))
         copies = part.copies * max(1, least, most if most < ENDLESS else 0)
-        return _checked(Cost(least * part.shortest, part.bits + bits, copies, None, False))
+        return _checked(PatternBounds(least * part.shortest, part.bits + bits, copies, None, False))
 
 
 def _range(found: re.Match[str]) -> tuple[int, int]:
@@ -200,13 +204,13 @@ def _range(found: re.Match[str]) -> tuple[int, int]:
     return (least, most) if least <= most else (most, least)
 
 
-def _are_apart(found: Sequence[Cost]) -> bool:
+def _are_apart(found: Sequence[PatternBounds]) -> bool:
     """Tell whether alternatives are texts of which none begins with another one."""
     texts = sorted((each.literal or "").casefold() for each in found)
     return all(texts) and not any(after.startswith(before) for before, after in pairwise(texts))
 
 
-def _checked(found: Cost) -> Cost:
+def _checked(found: PatternBounds) -> PatternBounds:
     if found.bits > MOST_BITS:
         raise ValueError("has too many repeats and choices that follow each other")
     if found.copies > MOST_CHARACTERS:  # an engine compiles each copy

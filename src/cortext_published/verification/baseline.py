@@ -32,7 +32,7 @@ from cortext.training.batches import Batches, TrainBatch
 from cortext.training.config import read_run_config
 from cortext.training.validate import Validator
 from cortext_published.release.exchange import import_checkpoint
-from cortext_published.verification.checks import Check, Outcome, judged, not_checked
+from cortext_published.verification.checks import Check, StageOutcome, judged, not_checked
 from cortext_published.verification.published import Published
 from cortext_published.verification.recordings import first_problem, same_sessions, some, with_split
 
@@ -62,7 +62,7 @@ read with another day's layer has more.
 """
 
 
-def check_checkpoint(folder: Path, run: Path, published: Published) -> Outcome:
+def check_checkpoint(folder: Path, run: Path, published: Published) -> StageOutcome:
     """Import the checkpoint as a run, and compare its network with the published one."""
     shutil.rmtree(run, ignore_errors=True)
     imported = import_checkpoint(folder, run)
@@ -79,26 +79,26 @@ def check_checkpoint(folder: Path, run: Path, published: Published) -> Outcome:
         same_sessions("Day layers", model.sessions, published.sessions),
     ]
     facts = {"val_per": imported.val_per, "val_loss": imported.val_loss}
-    return Outcome(checks, {"checkpoint": facts})
+    return StageOutcome(checks, {"checkpoint": facts})
 
 
 def _settings(settings: Mapping[str, Any]) -> str:
     return ", ".join(f"{key} {value}" for key, value in settings.items())
 
 
-def check_packing(root: Path, out: Path, progress: Progress | None) -> Outcome:
+def check_packing(root: Path, out: Path, progress: Progress | None) -> StageOutcome:
     """Pack the validation trials, which the model then reads."""
     dataset = open_session_files(root)
     val = replace(dataset, sessions=with_split(dataset.sessions, "val"))
     packed = pack(val, out, skip_bad=True, progress=progress)
     n_bad = len(packed.bad_trials)
     said = f"{len(packed.split('val')):,} trials" + (f", {n_bad} left out" if n_bad else "")
-    return Outcome([judged("Validation trials", not n_bad, said)])
+    return StageOutcome([judged("Validation trials", not n_bad, said)])
 
 
 def check_logits(
     run: Path, packed: Path, out: Path, device: str, progress: Progress | None
-) -> Outcome:
+) -> StageOutcome:
     """Run the model over the validation split as `cortext evaluate` does, and check its logits.
 
     Args:
@@ -110,11 +110,11 @@ def check_logits(
     """
     found = recognise(run, packed, "val", device=device, skip_bad=True, progress=progress)
     write_logits(out, found.trials)
-    by_session: dict[str, _Frames] = {}
+    by_session: dict[str, _FrameSums] = {}
     for trial in found.trials:
-        frames = by_session.setdefault(trial.session, _Frames())
+        frames = by_session.setdefault(trial.session, _FrameSums())
         frames.add(trial.logits_PV, found.model.inventory)
-    every = _Frames()
+    every = _FrameSums()
     for frames in by_session.values():
         every.join(frames)
     by_rate = group_rates(found.trials, [trial.session for trial in found.trials])
@@ -137,7 +137,7 @@ def check_logits(
         *_sane(every, by_session),
         _sessions(everything.per, sessions),
     ]
-    return Outcome(checks, {"logits": facts, "evaluation": rate, "sessions": sessions})
+    return StageOutcome(checks, {"logits": facts, "evaluation": rate, "sessions": sessions})
 
 
 def _complete(n_trials: int, skipped: Sequence[Problem]) -> Check:
@@ -147,7 +147,7 @@ def _complete(n_trials: int, skipped: Sequence[Problem]) -> Check:
 
 
 @dataclass
-class _Frames:
+class _FrameSums:
     """Sums over the frames of some trials."""
 
     n: int = 0
@@ -167,7 +167,7 @@ class _Frames:
         error_P = np.abs(probs_PV.sum(axis=1, dtype=np.float64) - 1)
         self.worst_sum = max(self.worst_sum, float(error_P.max(initial=0.0)))
 
-    def join(self, other: _Frames) -> None:
+    def join(self, other: _FrameSums) -> None:
         """Add the frames of other trials."""
         self.n += other.n
         self.n_blank += other.n_blank
@@ -189,7 +189,7 @@ class _Frames:
         return BLANK_SHARES[0] <= blank <= BLANK_SHARES[1] and top >= LOWEST_TOP
 
 
-def _sane(every: _Frames, by_session: dict[str, _Frames]) -> list[Check]:
+def _sane(every: _FrameSums, by_session: dict[str, _FrameSums]) -> list[Check]:
     odd = [name for name, frames in by_session.items() if not frames.trained]
     blank, top = every.facts().values()
     said = f"{100 * blank:.1f} % blank frames, mean top probability {top:.3f}"
@@ -241,7 +241,7 @@ def check_validation(
     published: Published,
     device: str,
     progress: Progress | None,
-) -> Outcome:
+) -> StageOutcome:
     """Measure PER by the rule of the release's trainer, and compare.
 
     Args:
@@ -285,7 +285,7 @@ def check_validation(
     said = f"{100 * evaluated:.2f} % as `cortext evaluate` measures it, without the ends of trials"
     right = abs(evaluated - per) <= max(OTHER_RULE, 2 * few)
     checks.append(judged("PER of evaluation", right, said))
-    return Outcome(checks, {"validation": {"per": per, "n_phonemes": n_phonemes}})
+    return StageOutcome(checks, {"validation": {"per": per, "n_phonemes": n_phonemes}})
 
 
 def _without_layer(split: PackedSplit, known: Sequence[str]) -> list[Check]:

@@ -12,7 +12,7 @@ from cortext.evaluation.redecode import decode_evaluation
 from cortext.evaluation.scores import Metrics
 from cortext.processes import Progress
 from cortext_published.copy_task import import_copy_task, session_of
-from cortext_published.verification.checks import Check, Outcome, judged, not_checked
+from cortext_published.verification.checks import Check, StageOutcome, judged, not_checked
 from cortext_published.verification.published import Published
 from cortext_published.verification.words import Searching
 
@@ -22,7 +22,7 @@ ROUNDING = 0.005
 
 def check_analyses(
     file: Path, evaluation: Path, published: Published, progress: Progress | None
-) -> Outcome:
+) -> StageOutcome:
     """Import the published copy task and compare its error rates with the paper's.
 
     Args:
@@ -49,7 +49,7 @@ def check_analyses(
         name: {"n_trials": rates.n_trials, "per": rates.per, "published_wer": rates.wer}
         for name, rates in metrics.per_corpus.items()
     }
-    return Outcome(checks, {"analyses": {"order": order, "rates": rows}})
+    return StageOutcome(checks, {"analyses": {"order": order, "rates": rows}})
 
 
 def _rates_of_days(metrics: Metrics, published: Published) -> list[Check]:
@@ -67,7 +67,7 @@ def _rates_of_days(metrics: Metrics, published: Published) -> list[Check]:
 
 def check_analyses_words(
     evaluation: Path, search: Searching, out: Path, progress: Progress | None
-) -> Outcome:
+) -> StageOutcome:
     """Decode the published logits, and put the rates beside those of the published sentences.
 
     Args:
@@ -90,4 +90,4 @@ def check_analyses_words(
     )
     because = f"the two searches have different language models; {said}"
     facts = {"rates": rows, "options": asdict(decoder.options)}
-    return Outcome([not_checked("WER of the published logits", because)], {"search": facts})
+    return StageOutcome([not_checked("WER of the published logits", because)], {"search": facts})

@@ -17,7 +17,7 @@ from cortext.errors import DataError
 from cortext.processes import Progress
 from cortext_published.release.exchange import WEIGHTS
 from cortext_published.release.reading import ARGUMENTS
-from cortext_published.verification.checks import Check, Outcome, judged, not_checked
+from cortext_published.verification.checks import Check, StageOutcome, judged, not_checked
 from cortext_published.verification.published import Published, has_listed_size
 
 _DEEPEST = 4
@@ -91,11 +91,11 @@ def _folders(directory: Path, out: Path) -> Iterator[tuple[Path, list[str]]]:
         ]
 
 
-def check_files(parts: Parts, published: Published) -> Outcome:
+def check_files(parts: Parts, published: Published) -> StageOutcome:
     """Compare names of sessions and sizes of files with the published ones."""
     checks = [_size(name, parts.files.get(name), size) for name, size in published.files.items()]
     if parts.recordings is None:
-        return Outcome([*checks, not_checked("Sessions", "no session files were found")])
+        return StageOutcome([*checks, not_checked("Sessions", "no session files were found")])
     found = {
         session.name: {split for split, path in session.files.items() if path.exists()}
         for session in open_session_files(parts.recordings).sessions
@@ -111,7 +111,7 @@ def check_files(parts: Parts, published: Published) -> Outcome:
     n_files = sum(map(len, found.values()))
     said = f"{n_files} found; missing: {some(absent)}" if absent else f"{n_files} found"
     checks.append(judged("Session files", not absent, said))
-    return Outcome(checks)
+    return StageOutcome(checks)
 
 
 def same_sessions(name: str, found: Collection[str], expected: Collection[str]) -> Check:
@@ -146,7 +146,7 @@ def some(names: Iterable[str]) -> str:
     return ", ".join(names[:3]) + rest
 
 
-def check_recordings(root: Path, published: Published, progress: Progress | None) -> Outcome:
+def check_recordings(root: Path, published: Published, progress: Progress | None) -> StageOutcome:
     """Read every trial of the session files and compare counts with the published ones."""
     report = inspect(root, progress, check_sentences=False)  # they are as published
     totals = {row.split: row for row in report.totals}
@@ -172,7 +172,7 @@ def check_recordings(root: Path, published: Published, progress: Progress | None
         values = sessions.setdefault(row.session, {"day": published.days.get(row.session)})
         values[f"n_{row.split}"] = _n_read(row)
     minutes = round(sum(row.minutes for row in report.totals), 1)
-    return Outcome(checks, {"minutes": minutes, "sessions": sessions})
+    return StageOutcome(checks, {"minutes": minutes, "sessions": sessions})
 
 
 def _n_read(row: SplitReport | None) -> int:

@@ -35,7 +35,13 @@ from cortext_data.readers.t12 import (
     parse_columns,
     session_files,
 )
-from cortext_published.verification.checks import Check, Outcome, Verification, judged, not_checked
+from cortext_published.verification.checks import (
+    Check,
+    StageOutcome,
+    Verification,
+    judged,
+    not_checked,
+)
 from cortext_published.verification.machine import machine, private_texts
 from cortext_published.verification.published import PublishedT12, t12_facts
 from cortext_published.verification.recordings import (
@@ -121,10 +127,10 @@ def verify_t12(
     return result
 
 
-def check_files(root: Path, published: PublishedT12) -> Outcome:
+def check_files(root: Path, published: PublishedT12) -> StageOutcome:
     """Compare the days of each folder with the published ones."""
     files = session_files(root)
-    return Outcome(
+    return StageOutcome(
         [
             same_sessions(
                 f"Sessions of {folder}",
@@ -150,7 +156,9 @@ class _Recorded:
     problems: list[Problem] = field(default_factory=list)
 
 
-def check_recordings(root: Path, published: PublishedT12, progress: Progress | None) -> Outcome:
+def check_recordings(
+    root: Path, published: PublishedT12, progress: Progress | None
+) -> StageOutcome:
     """Read every array of every file, and compare numbers with the published ones."""
     files = session_files(root)
     read = []
@@ -181,7 +189,7 @@ def check_recordings(root: Path, published: PublishedT12, progress: Progress | N
         values = sessions.setdefault(one.file.session, {})
         values[f"n_{FOLDERS[one.file.folder]}"] = len(one.blocks)
     minutes = round(sum(one.n_bins for one in read) * 0.02 / 60, 1)
-    return Outcome(checks, {"minutes": minutes, "sessions": sessions})
+    return StageOutcome(checks, {"minutes": minutes, "sessions": sessions})
 
 
 def _read(file: SessionFile) -> _Recorded:
@@ -314,7 +322,7 @@ def _sentences(read: Sequence[_Recorded]) -> Check:
 
 def check_import(
     data: Path, recorded: Mapping[str, Mapping[str, Any]], progress: Progress | None
-) -> Outcome:
+) -> StageOutcome:
     """Compare imported session files with the release.
 
     Args:
@@ -329,7 +337,7 @@ def check_import(
         columns = []
     if not columns:
         said = f"no {RECORD} of `{_IMPORT}` was found"
-        return Outcome([judged("Imported data", False, said)])
+        return StageOutcome([judged("Imported data", False, said)])
     report = inspect(data, progress)
     counts = {(row.session, row.split): row.n_trials + row.n_bad for row in report.rows}
     expected = {
@@ -347,7 +355,7 @@ def check_import(
     said = some(other) if other else f"{sum(counts.values()):,}, on each day as in the release"
     n = len(report.problems)
     problems = f"{n} problems; {first_problem(report.problems)}" if n else "none"
-    return Outcome(
+    return StageOutcome(
         [
             judged("Imported trials", not other, said),
             judged("Problems of the imported data", not n, problems),

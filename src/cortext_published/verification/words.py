@@ -24,7 +24,7 @@ from cortext.text.inventory import RELEASE
 from cortext.text.metrics import ErrorRate, error_rate
 from cortext.text.normalize import normalize
 from cortext_published.verification.baseline import read_logits
-from cortext_published.verification.checks import Check, Outcome, judged, not_checked
+from cortext_published.verification.checks import Check, StageOutcome, judged, not_checked
 from cortext_published.verification.published import Published
 from cortext_published.verification.stages import fingerprint
 
@@ -79,7 +79,7 @@ def check_words(
     published: Published,
     sentences: Path,
     progress: Progress | None,
-) -> Outcome:
+) -> StageOutcome:
     """Search for the sentences of the validation split and measure WER by session.
 
     Options that are fitted to the split decode each trial with those of the other half.
@@ -121,7 +121,7 @@ def check_words(
     }
     about = _facts(wer) | {"lm": model, "n_words": wer.counts.reference_length}
     about |= {"options": asdict(words.options.options), "fitted": fits}
-    return Outcome([check], {"words": about, "sessions": sessions})
+    return StageOutcome([check], {"words": about, "sessions": sessions})
 
 
 def _names(packed: Path, numbers: Sequence[int]) -> list[TrialName]:

@@ -23,7 +23,7 @@ from cortext_speechllm.losses.alignment import in_float32, length_mask, unit, wi
 from cortext_speechllm.network import SpeechOutput
 
 
-class Targets(Protocol):
+class AudioTargets(Protocol):
     """A source of the audio tower's output for sentences: a cache, or live speech."""
 
     def features(self, sentences: Sequence[str]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -56,7 +56,7 @@ class SpeechLoss:
         speech: SpeechConfig,
         split: PackedSplit,
         llm: AudioLLM | None,
-        targets: Targets | None,
+        targets: AudioTargets | None,
     ) -> None:
         self.speech = speech
         self.targets = targets

@@ -19,12 +19,12 @@ from cortext.files import atomic_write, parse_json
 from cortext.tables import json_text
 from cortext.text.language import EN, Language
 from cortext_lm.llm.large_model import ranked
-from cortext_lm.llm.scoring import TextScore
+from cortext_lm.llm.scoring import TokenScore
 from cortext_tune.decoder.trial import word_errors
 from cortext_tune.search import Search, Settings, TuningTrial, suggest
 from cortext_tune.space import Space, settings_of, with_settings, within_space
 
-Lists = Sequence[Sequence[tuple[Hypothesis, TextScore]]]
+Lists = Sequence[Sequence[tuple[Hypothesis, TokenScore]]]
 """Hypotheses of each utterance, each with the large model's score."""
 
 
@@ -107,7 +107,7 @@ def write_lists(path: Path, lists: Lists, made_by: Mapping[str, Any]) -> None:
 
 def read_lists(
     path: Path, made_by: Mapping[str, Any]
-) -> list[list[tuple[Hypothesis, TextScore]]] | None:
+) -> list[list[tuple[Hypothesis, TokenScore]]] | None:
     """Return the lists in a file if their origin is `made_by`; hypotheses have no words."""
     try:
         first, *lines = (parse_json(line) for line in path.read_bytes().splitlines())
@@ -115,7 +115,7 @@ def read_lists(
             return None
         found = []
         for line in lines:
-            scores = [TextScore(one.pop("log_prob"), one.pop("n_tokens")) for one in line]
+            scores = [TokenScore(one.pop("log_prob"), one.pop("n_tokens")) for one in line]
             hypotheses = [Hypothesis(**one | {"words": ()}) for one in line]
             found.append(list(zip(hypotheses, scores, strict=True)))
         return found

@@ -20,8 +20,8 @@ from cortext.training.cuda_graphs import Graphs
 from cortext.training.distributed import Processes
 from cortext.training.graphed_step import (
     GraphedSteps,
-    Rates,
     StaticBatch,
+    StepRates,
     padded_bins,
     why_not,
 )
@@ -130,7 +130,7 @@ def test_batches_of_other_numbers_of_rows_are_packed_and_captured_apart():
     steps = GraphedSteps(take, still, lambda: None, Keys(CPU, "steps"), packs=True)
     for n_patches in (20, 20, 170, 171):
         batch = batch_of(20, [[1]] * 3, [0, 1, 2])
-        steps(replace(batch, n_patches_B=torch.full((3,), n_patches)), Rates(0.1, 0.1, 0.0))
+        steps(replace(batch, n_patches_B=torch.full((3,), n_patches)), StepRates(0.1, 0.1, 0.0))
     # 3 x 170 = 510 rows fit into 512; 3 x 171 = 513 do not.
     assert seen == [512, 512, 512, 1024]
     assert keys[0] == keys[1] == keys[2] != keys[3]

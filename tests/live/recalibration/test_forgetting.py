@@ -15,7 +15,7 @@ from cortext.errors import RunError
 from cortext.models import GRUConfig
 from cortext.training.config import TrainConfig
 from cortext_live.recalibration.chain import read_chain
-from cortext_live.recalibration.chain_entries import ChainContents, Entry
+from cortext_live.recalibration.chain_entries import ChainContents, ChainEntry
 from cortext_live.recalibration.forgetting import (
     forget_in_chain,
     forget_in_store,
@@ -125,7 +125,9 @@ def chain_of(*candidates):
 
     def add(kind, **facts):
         number = len(contents.entries)
-        contents.add(Entry.made(number, now, kind, {"digest": "d" * 64} | facts, contents.head))
+        contents.add(
+            ChainEntry.made(number, now, kind, {"digest": "d" * 64} | facts, contents.head)
+        )
 
     add("base")
     for parent, log, decoded, corrected, replayed in candidates:

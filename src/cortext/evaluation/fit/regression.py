@@ -52,7 +52,7 @@ MOST_STATISTICS = 64
 
 
 @dataclass(frozen=True)
-class Sentence:
+class BestSentence:
     """The best sentence that was decoded from a trial.
 
     Attributes:
@@ -132,7 +132,7 @@ def fit_confidence(
     half_B = halves([name.reference for name in names], [(t.session, t.block) for t in names])
     some = [split.features(row) for row in rows[:MOST_STATISTICS]]
     mean_C, scale_C = statistics(some)
-    sentences: list[Sentence] = []
+    sentences: list[BestSentence] = []
     strengths = (0.0, *STRENGTHS)
     for done, strength in enumerate(strengths, 1):
         change = _drift(strength, mean_C, scale_C, generator) if strength else None
@@ -164,14 +164,14 @@ def _drift(
 
 def _sentence(
     nbest: NBest, log_probs_PV: np.ndarray, decoder: Decoder, reference: str, half: int, trial: int
-) -> Sentence | None:
+) -> BestSentence | None:
     """Return the best sentence with its signals; None for one without words or posteriors."""
     best = nbest[0]
     signals_NK = word_signals([best], log_probs_PV, decoder.lm)
     if signals_NK is None or not best.words:
         return None
     language = decoder.language
-    return Sentence(
+    return BestSentence(
         signals_NK=signals_NK,
         posteriors=[word.confidence or 0.0 for word in best.words],
         right=words_right(reference, best.words, language),
@@ -183,7 +183,7 @@ def _sentence(
 
 
 def fit_sentences(
-    sentences: Sequence[Sentence], n_trials: int, seconds: float = 0.0
+    sentences: Sequence[BestSentence], n_trials: int, seconds: float = 0.0
 ) -> ConfidenceFit:
     """Fit to decoded sentences, and to each half of them to judge the other.
 
@@ -225,7 +225,7 @@ def fit_sentences(
     )
 
 
-def _fitted(sentences: Sequence[Sentence]) -> tuple[Logistic, Logistic]:
+def _fitted(sentences: Sequence[BestSentence]) -> tuple[Logistic, Logistic]:
     """Return the regressions of words and of sentences."""
     words = fit_logistic(
         np.concatenate([found.signals_NK for found in sentences]),
@@ -238,7 +238,7 @@ def _fitted(sentences: Sequence[Sentence]) -> tuple[Logistic, Logistic]:
 
 
 def _judged(
-    sentences: Sequence[Sentence], words: Logistic, of_sentences: Logistic
+    sentences: Sequence[BestSentence], words: Logistic, of_sentences: Logistic
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the probabilities of all words, and of all sentences."""
     of_words = [words(found.signals_NK) for found in sentences]

@@ -28,14 +28,14 @@ _MOST_IN_VECTOR = 1 << 24  # bins of a day
 _MOST_NESTED = 4  # cells around a text
 
 
-class Array(Protocol):
+class MatlabArray(Protocol):
     """An array in a file of either version."""
 
     kind: str
     shape: tuple[int, ...]
     dtype: np.dtype
 
-    def children(self) -> Sequence[Array]:
+    def children(self) -> Sequence[MatlabArray]:
         """Return the cells in MATLAB's order."""
 
     def box(self, rows: slice, columns: slice) -> np.ndarray:
@@ -116,7 +116,7 @@ class MatFile:
         check_names([name], self.names)
         return self._content.outline(name)
 
-    def _array(self, name: str, expected: str, *kinds: str) -> Array:
+    def _array(self, name: str, expected: str, *kinds: str) -> MatlabArray:
         # The outline first, from the first bytes: an object has parts that are not read.
         found = self._outline(name)[0]
         if found not in kinds:
@@ -150,7 +150,7 @@ class MatFile:
         array = self._array(name, "texts", "chars", "cells")
         if array.kind == "chars":
             return _rows(array, name)
-        children: Sequence[Array] = array.children()
+        children: Sequence[MatlabArray] = array.children()
         found: dict[int, str] = {}  # cells of version 7.3 may share a text
         for number, child in enumerate(children, 1):
             if id(child) not in found:
@@ -201,7 +201,7 @@ class Numbers:
         dtype: Type of the numbers.
     """
 
-    def __init__(self, name: str, array: Array, cell: int | None = None) -> None:
+    def __init__(self, name: str, array: MatlabArray, cell: int | None = None) -> None:
         self._variable, self._cell = name, cell
         self._name = name if cell is None else f"{name}{{{cell}}}"
         self._array = array
@@ -257,7 +257,7 @@ class Numbers:
         return np.ascontiguousarray(found_TC[..., chosen - low])
 
 
-def _text(array: Array, name: str) -> str:
+def _text(array: MatlabArray, name: str) -> str:
     """Return the text of a cell, or of a cell in it."""
     for _ in range(_MOST_NESTED):
         if array.kind != "cells" or math.prod(array.shape) != 1:
@@ -273,7 +273,7 @@ def _text(array: Array, name: str) -> str:
     return rows[0] if rows else ""
 
 
-def _rows(array: Array, name: str) -> list[str]:
+def _rows(array: MatlabArray, name: str) -> list[str]:
     """Return the rows of a char matrix."""
     if len(array.shape) != 2:
         raise FaultError(name, f"a text of shape {list(array.shape)} found", "save rows of text")

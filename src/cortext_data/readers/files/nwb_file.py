@@ -22,7 +22,7 @@ from cortext.data import hdf5_input
 from cortext.data.checks import AGAIN, FaultError
 from cortext.errors import nearest
 from cortext_data.readers.files.hdf5_text import are_texts
-from cortext_data.readers.files.nwb_series import Series, series_of
+from cortext_data.readers.files.nwb_series import NwbSeries, series_of
 from cortext_data.readers.files.nwb_units import Units, units_of
 from cortext_data.readers.files.nwb_values import (
     EXPORT,
@@ -141,12 +141,12 @@ class NwbFile:
         except FaultError:
             return True
 
-    def series(self) -> dict[str, Series]:
+    def series(self) -> dict[str, NwbSeries]:
         """Return the time series of numbers that can be read, by their place.
 
         `unread` says why others cannot; `one_series` says it of one.
         """
-        found: dict[str, Series] = {}
+        found: dict[str, NwbSeries] = {}
         for path, part in _parts(self._file, _FOLDERS):
             if isinstance(part, h5py.Group):
                 with suppress(FaultError):
@@ -167,7 +167,7 @@ class NwbFile:
             except FaultError as fault:
                 yield path, "series", fault.message
 
-    def one_series(self, path: str) -> Series:
+    def one_series(self, path: str) -> NwbSeries:
         """Return the time series of that place, such as `acquisition/binned_spikes`.
 
         Raises FaultError where there is none, or it cannot be read.

@@ -28,7 +28,7 @@ _MOST_BYTES = 1 << 29  # read of a series at once
 
 
 @dataclass(frozen=True, eq=False)
-class Series:
+class NwbSeries:
     """A time series, of which only the shape has been read.
 
     Attributes:
@@ -100,7 +100,7 @@ class Series:
         return hdf5_input.Boxes(self._data)
 
 
-def series_of(path: str, group: h5py.Group) -> Series | None:
+def series_of(path: str, group: h5py.Group) -> NwbSeries | None:
     """Return the series of a group; None where the group is none."""
     timed = hdf5_input.has(group, "timestamps")
     if not hdf5_input.has(group, "data") or not (timed or hdf5_input.has(group, "starting_time")):
@@ -136,7 +136,7 @@ def series_of(path: str, group: h5py.Group) -> Series | None:
         if length(channels) != data.shape[1]:
             found = f"{length(channels)} factors found for {data.shape[1]} channels"
             raise FaultError(f"{path}/channel_conversion", found, EXPORT)
-    return Series(
+    return NwbSeries(
         path,
         data.shape,
         data.dtype,

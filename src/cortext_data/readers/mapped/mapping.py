@@ -140,7 +140,7 @@ class MatTrials:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Blocks:
+class BlockNumbers:
     """The number of each trial's block.
 
     Attributes:
@@ -153,7 +153,7 @@ class Blocks:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Splits:
+class SplitRule:
     """The split of each trial: by a column, or the last blocks of each session for validation.
 
     Attributes:
@@ -316,8 +316,8 @@ class AnyMapping:
     bin_ms: float
     features: list[Feature]
     sentence: Sentences | None = None
-    block: Blocks | None = None
-    split: Splits | None = None
+    block: BlockNumbers | None = None
+    split: SplitRule | None = None
     language: str = "en"
     inventory: str = "arpabet"
     lexicon: str | None = None

@@ -18,7 +18,7 @@ import numpy as np
 
 from cortext.data.checks import FaultError
 from cortext_data.readers.mapped.mapping import AnyMapping, Sentences, import_settings
-from cortext_data.readers.mapped.parts import EDIT, Part, joined
+from cortext_data.readers.mapped.parts import EDIT, FeaturePart, joined
 from cortext_data.readers.recording import (
     Block,
     Contents,
@@ -57,7 +57,7 @@ class MappedFile(Protocol):
     def cues(self, name: str) -> Sequence[str]:
         """Return the cues of a variable."""
 
-    def parts(self, trial: int) -> list[Part]:
+    def parts(self, trial: int) -> list[FeaturePart]:
         """Return the features of a trial. Raises FaultError for damage."""
 
     def absent(self, trial: int) -> str | None:
@@ -82,7 +82,7 @@ OpenFile = Callable[[Path], AbstractContextManager[MappedFile]]
 
 
 @dataclass(frozen=True, slots=True)
-class _Row:
+class _MappedTrial:
     """A trial of one file, as the mapping reads it.
 
     Attributes:
@@ -166,7 +166,7 @@ def _contents(
     paths: Sequence[Path], open_file: OpenFile, mapping: AnyMapping
 ) -> Iterator[Contents]:
     with _OneFile(open_file) as files:
-        rows: list[_Row] = []
+        rows: list[_MappedTrial] = []
         left_out: Counter[str] = Counter()
         longer: dict[str, None] = {}
         n_overlaps = 0
@@ -241,7 +241,7 @@ def _blocks_of(
 
 def _rows(
     file: MappedFile, path: Path, number: int, mapping: AnyMapping, left_out: Counter[str]
-) -> Iterator[_Row]:
+) -> Iterator[_MappedTrial]:
     """Yield the trials of a file that are read; count the others by the reason."""
     blocks, faults = _blocks_of(file, number, mapping)
     sentences, unknown = _sentences(file, mapping.sentence)
@@ -270,7 +270,7 @@ def _rows(
                 left_out[f"of split {_shown(splits[index])}"] += 1
                 continue
         if index in faults:
-            yield _Row(path, index, block, trial_number, str(split), None, 0, faults[index])
+            yield _MappedTrial(path, index, block, trial_number, str(split), None, 0, faults[index])
             continue
         sentence = None if sentences is None else sentences[index].strip()
         if sentence and mapping.sentence is not None:
@@ -284,7 +284,7 @@ def _rows(
             left_out["without a sentence"] += 1
             continue
         n_bins = _n_bins(file, index, mapping.bin_ms)
-        yield _Row(path, index, block, trial_number, str(split), sentence or None, n_bins)
+        yield _MappedTrial(path, index, block, trial_number, str(split), sentence or None, n_bins)
 
 
 def _n_bins(file: MappedFile, trial: int, bin_ms: float) -> int:
@@ -351,7 +351,7 @@ def _shown(value: Any) -> str:
     return f"{value!r:.60}" if isinstance(value, str) else f"{value!s:.60}"
 
 
-def _check_files_of_blocks(rows: Sequence[_Row]) -> None:
+def _check_files_of_blocks(rows: Sequence[_MappedTrial]) -> None:
     """Raise FaultError where two files of a session have blocks of the same number."""
     owner: dict[int, Path] = {}
     for row in rows:
@@ -364,7 +364,9 @@ def _check_files_of_blocks(rows: Sequence[_Row]) -> None:
             )
 
 
-def _with_last_blocks(rows: list[_Row], mapping: AnyMapping, notes: list[str]) -> list[_Row]:
+def _with_last_blocks(
+    rows: list[_MappedTrial], mapping: AnyMapping, notes: list[str]
+) -> list[_MappedTrial]:
     """Return the rows with the last blocks of the session for validation, where that is asked."""
     if mapping.split is None or mapping.split.val_blocks is None:
         return rows
@@ -379,7 +381,7 @@ def _with_last_blocks(rows: list[_Row], mapping: AnyMapping, notes: list[str]) -
 
 
 def _blocks(
-    rows: Sequence[_Row], files: _OneFile, paths: Sequence[Path], mapping: AnyMapping
+    rows: Sequence[_MappedTrial], files: _OneFile, paths: Sequence[Path], mapping: AnyMapping
 ) -> list[Block]:
     """Return the trials in the order of the files, which causal z-scores need."""
     return [
@@ -388,7 +390,9 @@ def _blocks(
     ]
 
 
-def _trial(row: _Row, files: _OneFile, paths: Sequence[Path], bin_ms: float) -> RecordedTrial:
+def _trial(
+    row: _MappedTrial, files: _OneFile, paths: Sequence[Path], bin_ms: float
+) -> RecordedTrial:
     def read() -> np.ndarray:
         with named_faults(_place(row.path, paths)):
             if row.fault is not None:

@@ -22,7 +22,7 @@ from cortext.errors import RunError
 from cortext.models.card import CARD, read_card
 from cortext.models.storage import read_tensors
 from cortext_live.usage.drift.changes import Change, Floors, find_changes, find_gaps, sentences
-from cortext_live.usage.drift.sources import LEAST_UTTERANCES, DayOfUse, Source
+from cortext_live.usage.drift.sources import LEAST_UTTERANCES, DayOfUse, DriftSource
 from cortext_live.usage.drift.statistics import DEAD_HZ, DayStatistics, Layout, Levels, Reference
 
 REFERENCE_DAYS = 5
@@ -115,7 +115,7 @@ def _day_json(day: DayReport) -> dict[str, Any]:
 
 
 def drift_report(
-    source: Source,
+    source: DriftSource,
     *,
     arrays: str | None = None,
     n_kinds: int | None = None,

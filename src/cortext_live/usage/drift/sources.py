@@ -50,7 +50,7 @@ class DayOfUse:
 
 
 @dataclass
-class Source:
+class DriftSource:
     """Days that were read.
 
     Attributes:
@@ -72,7 +72,7 @@ def read_source(
     skip_bad: bool = False,
     model_in_use: Callable[[datetime], str] | None = None,
     progress: Progress | None = None,
-) -> Source:
+) -> DriftSource:
     """Read recordings (session files or packed ones), or a usage log.
 
     Args:
@@ -95,13 +95,13 @@ def read_source(
     return _read_recordings(path, skip_bad, progress)
 
 
-def _read_recordings(path: Path, skip_bad: bool, progress: Progress | None) -> Source:
+def _read_recordings(path: Path, skip_bad: bool, progress: Progress | None) -> DriftSource:
     try:
         data = open_dataset(path)
     except DataError as error:
         fix = "give session files, packed data, or a usage log (utterances.jsonl)"
         raise DataError(error.what, where=error.where, fix=fix) from None
-    source = Source(path)
+    source = DriftSource(path)
     total = sum(data.n_trials(split) for split in data.splits)
 
     def bins() -> Iterator[tuple[str, str, np.ndarray]]:
@@ -136,11 +136,11 @@ def _read_log(
     skip_bad: bool,
     model_in_use: Callable[[datetime], str] | None,
     progress: Progress | None,
-) -> Source:
+) -> DriftSource:
     log = read_log(path)
     if not log.utterances or log.began is None:
         raise DataError("the log has no utterance", where=path / LOG, fix="use the decoder first")
-    source = Source(path, notes=list(log.notes))
+    source = DriftSource(path, notes=list(log.notes))
     kept = KeptFeatures(path)
     began = log.began
     numbers: dict[str, list[int]] = {}
@@ -180,7 +180,7 @@ def _read_log(
     return source
 
 
-def _of_one_width(days: Iterator[DayStatistics], source: Source) -> Iterator[DayStatistics]:
+def _of_one_width(days: Iterator[DayStatistics], source: DriftSource) -> Iterator[DayStatistics]:
     """Yield days with as many features as the first one."""
     n_features = None
     for day in days:
@@ -234,7 +234,7 @@ def _use(
     )
 
 
-def _note(source: Source) -> None:
+def _note(source: DriftSource) -> None:
     use = source.use.values()
     if not source.days:
         source.notes.append(
