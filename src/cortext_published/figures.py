@@ -114,11 +114,7 @@ def _rates(
 ) -> Rates:
     """Return the pooled rates of some trials.
 
-    Args:
-        words: Word edits of each trial.
-        phonemes: Phoneme edits of each trial; empty where they are not known.
-        n_boot: Resamples of each interval.
-        seed: Seed of the resamples.
+    `phonemes` is empty where phonemes are not known.
     """
     wer, wer_ci95 = _rate(words, n_boot, seed)
     per, per_ci95 = _rate(phonemes, n_boot, seed)

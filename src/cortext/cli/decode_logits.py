@@ -104,13 +104,7 @@ def _decode_file(
 ) -> None:
     """Decode the logits in a file and print the result.
 
-    Args:
-        logits: The file.
-        order: Order of its tokens.
-        decoder: The decoder.
-        out: CSV file to write.
-        settings: Other arguments of `decode_saved`.
-        as_json: Print JSON.
+    `order` names the order of the tokens; `settings` are the other arguments of `decode_saved`.
     """
     from cortext.decoding.saved import decode_saved
     from cortext.text.inventory import read_inventory
@@ -149,12 +143,7 @@ def _decode_evaluation(
 ) -> None:
     """Decode the logits of an evaluation and print word errors beside those of its sentences.
 
-    Args:
-        directory: The evaluation directory.
-        decoder: The decoder.
-        out: CSV file to write.
-        settings: Other arguments of `decode_evaluation`.
-        as_json: Print JSON.
+    `settings` are the other arguments of `decode_evaluation`.
     """
     from cortext.evaluation.redecode import decode_evaluation
 

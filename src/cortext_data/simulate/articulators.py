@@ -228,10 +228,7 @@ def _draw_apart(
 ) -> np.ndarray:
     """Draw aims [2 halves, K] that are at least `APART` from all that are taken.
 
-    Args:
-        generator: Source of the random numbers.
-        taken: Aims of other tokens, each [2 halves, K].
-        moving: Whether the halves differ.
+    Those taken are [2 halves, K] each; the halves differ where they are `moving`.
     """
     others = np.stack(taken)
     while True:

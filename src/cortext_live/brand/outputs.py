@@ -106,6 +106,12 @@ class NodeOutputs:
         """Return the fields of the newest step; none without one."""
         return self._newest(self._parameters.output_stream)
 
+    def partial_text(self, utterance: int) -> bytes:
+        """Return the text of an utterance's newest step; empty if the newest is of another."""
+        step = self.newest_step()
+        same = step.get(b"utterance") == str(utterance).encode()
+        return step.get(self._parameters.partial_field.encode(), b"") if same else b""
+
     def _newest(self, stream: str) -> dict[bytes, bytes]:
         found = newest_of(self._link, stream)
         return found.fields if found else {}

@@ -138,11 +138,8 @@ def _layer_distances(
     The days of a log are known to the models that have learnt from it. Of those that were allowed
     to speak, the latest knows the most: a provisional one counts even when its time is over.
 
-    Args:
-        run: Run directory.
-        chain: Directory of the chain.
-        models: The chain's contents; None where they cannot be read.
-        notes: Gets a line where the chain's model is damaged or has no day layers.
+    `models` is None where the chain cannot be read. `notes` gets a line where the chain's model is
+    damaged or has no day layers.
 
     Raises:
         RunError: The run has no model, or one without day layers.

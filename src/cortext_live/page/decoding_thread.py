@@ -325,10 +325,8 @@ class DecodingThread:
     ) -> Future[bool]:
         """Log feedback on an utterance, then add it to the conversation in memory.
 
-        Args:
-            utterance: Number of the utterance.
-            write: Writes it to the log; returns whether the recording is kept.
-            feedback: The correction or the rating, as `Conversation.note` takes it.
+        `write` writes it to the log and returns whether the recording is kept. `feedback` is the
+        correction or the rating, as `Conversation.note` takes it.
         """
         if self.log_writer is None:
             fix = "start the server with --session-log DIR"

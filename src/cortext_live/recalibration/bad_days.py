@@ -104,6 +104,7 @@ class DayChecks:
             before: Model from before the day that was learnt last.
             learner: With the settings, tells which labels are trusted.
         """
+        # A damaged model cannot decode, and no doubt follows from it.
         if not is_intact(self._chain, contents.model(before)):
             return None
         numbers = self._of_days_since(contents, number, before)
@@ -117,11 +118,7 @@ class DayChecks:
     def _of_days_since(self, contents: ChainContents, number: int, before: int) -> list[int]:
         """Return the utterances, learnt or not, of the days that only the later model knows.
 
-        Args:
-            contents: The chain.
-            number: The later model. Utterances after the last one that it has learnt from are left
-                out.
-            before: The earlier model.
+        Utterances after the last one that the later model, `number`, has learnt from are left out.
         """
         log = self._sentences.log
         days, last = _days_since(contents, log, number, before)
@@ -158,5 +155,7 @@ def _days_since(
         {n for began, n in contents.learnt(each) if began == log.began and n in log.utterances}
         for each in (number, before)
     )
+    # By days, not by utterances: the later model may have learnt more sentences of a day that
+    # both know, and such a day did not do the harm between them.
     days, known = ({log.utterances[n].session for n in each} for each in (of_model, of_before))
     return days - known, max(of_model, default=-1)

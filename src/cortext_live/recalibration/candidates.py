@@ -137,10 +137,7 @@ class CandidateMaker:
     def _remove_old(self, chain: Chain, latest: ChainEntry, before: int) -> None:
         """Remove the files of old models that no decision or rollback needs.
 
-        Args:
-            chain: The chain.
-            latest: The entry of the latest model.
-            before: Model from before the latest day, with which the next day compares it.
+        The next day compares the latest day with `before`, the model from before it.
         """
         contents = chain.contents
         needed = {latest.number, contents.speaking(self._chain.clock()), before}

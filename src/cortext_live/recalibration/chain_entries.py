@@ -254,7 +254,9 @@ class ChainContents:
         """Add an entry. Raises ValueError for one that cannot follow; nothing has changed then."""
         self.check(entry)
         number, spoke = entry.model, self._provisional
-        if spoke is not None and entry.when < spoke.since - CLOCK_ERROR:  # the clock was ahead
+        # A model speaks provisionally until a time. If the clock was ahead when it began, that end
+        # may be years away: the first entry with an earlier time ends it.
+        if spoke is not None and entry.when < spoke.since - CLOCK_ERROR:
             self._provisional = replace(spoke, until=entry.when)
         if entry.kind in ADDS:
             self._models[number] = entry
@@ -264,10 +266,13 @@ class ChainContents:
         elif entry.kind == "promoted":
             self._provisional = None
         elif entry.kind in ("rejected", "rolled_back"):
+            # A rollback is a person's word against all models since, whichever speaks.
             if entry.kind == "rolled_back" or self._speaks_provisionally(number):
                 self._provisional = None
             self._left |= {number} if entry.kind == "rejected" else set(self._models)
             if entry.kind == "rolled_back":
+                # Those it goes back through are wanted again, also ones that an earlier rollback
+                # left.
                 self._left -= set(self.descent(number))
         elif entry.kind == "removed":
             del self._models[number]
@@ -282,6 +287,7 @@ class ChainContents:
         """Raise ValueError for an entry that cannot follow."""
         if entry.number != len(self.entries):
             raise ValueError(f"its number is {entry.number}, not {len(self.entries)}")
+        # Numbers alone would let lines of another chain, or of a restored copy, join unseen.
         if entry.previous != self.head:
             raise ValueError("it does not follow the entry before it")
         if entry.kind not in KINDS:

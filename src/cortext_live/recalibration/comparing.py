@@ -57,6 +57,7 @@ class ChainDecoder:
         Raises:
             SentenceFault: The model cannot be run on one of them.
         """
+        # The oldest ones: a dict keeps its order, and judgements ask for the latest sentences.
         for key in list(self._found)[: -self.MOST]:
             del self._found[key]
         for each in sentences:
@@ -66,6 +67,7 @@ class ChainDecoder:
                 with blamed(each.number):
                     logits_PV = model.logits(each.features_TC, day)
                     found = self.decoder.decode(log_softmax(logits_PV), model.inventory)
+                # Word errors and confidence need the best sentence alone; thousands are kept.
                 self._found[number, each.number] = NBest(found[:1])
         return [self._found[number, each.number] for each in sentences]
 
@@ -126,6 +128,7 @@ class ModelComparer:
             The comparison; None if too few of them have labels and features.
         """
         utterances = self._sentences.log.utterances
+        # The latest ones judge: features drift, and a model must be good today.
         labelled = [number for number in numbers if utterances[number].label is not None]
         sentences = self._kept(labelled, self._settings.judging)
         if len(sentences) < self._rule.fewest:
@@ -150,6 +153,7 @@ class ModelComparer:
             That of the parent, and the model's own; None for too few sentences.
         """
         utterances = self._sentences.log.utterances
+        # Labelled sentences are compared by their errors. Their confidences would count them twice.
         unlabelled = [number for number in numbers if utterances[number].label is None]
         sentences = self._kept(unlabelled, self._settings.watched)
         if len(sentences) < fewest:
@@ -181,6 +185,7 @@ class ModelComparer:
     ) -> Iterator[list[NBest]]:
         """Yield what the parent decodes, or another model, then the model itself."""
         for number in (entry.facts["parent"] if other is None else other, entry.number):
+            # One model in memory at a time, beside the learner's and the one that speaks elsewhere.
             model = load_model(model_folder(self._chain, number))
             yield self._decoder.decode(number, model, sentences)
 

@@ -188,6 +188,8 @@ class Unlabelled:
         """See `Way`."""
         labels_U = split.labels(place.index)
         confidence = None
+        # Drawn for every trial, also one without a label: the corrections of the others then stay
+        # the same, whatever the labels.
         if self._random.random() >= self._corrected or labels_U is None:
             n_bins = int(split.n_bins_N[place.index])
             confidence, labels_U = self._pseudo_label(logits_PV, n_bins)
@@ -235,6 +237,7 @@ def follow(
         split = data.split(place.split)
         session = split.session(place.index)
         features_TC = np.asarray(split.features(place.index), np.float32)
+        # Decoded before it is learnt from, as live: no error is measured on a learnt sentence.
         logits_PV = way.model_of(session).logits(features_TC, session)
         if place.split == scored:
             logits[place.index] = logits_PV

@@ -75,6 +75,8 @@ class PromotionRule:
 
     def level(self, judgement: int) -> float:
         """Return the level of the bound of a parent's k-th judgement, from 1."""
+        # The errors of all judgements add up to `error` (1/(k (k + 1)) sums to 1), however often a
+        # parent's candidates are judged: looking again must not make chance findings likely.
         return 1 - self.error / (judgement * (judgement + 1))
 
 
@@ -134,6 +136,7 @@ def _upper(more: np.ndarray, words: np.ndarray, level: float) -> float:
         level: Level of the bound.
     """
     length = words.mean()
+    # Without the imagined one, equal errors on all sentences would have a bound of width 0.
     more, words = np.append(more, IMAGINED * length), np.append(words, length)
     ratio = more.sum() / words.sum()
     n = len(more)
@@ -162,6 +165,7 @@ def spent(uppers: Iterable[float]) -> float:
     """
     total = 0.0
     for upper in uppers:
+        # A promotion that surely helped pays back, but no credit is saved for later harm.
         total = max(0.0, total + upper)
     return total
 
@@ -201,6 +205,7 @@ def decide(
         f"on {found.sentences} sentences it makes {found.difference:+.1f} points of word errors, at"
         f" most {found.upper:+.1f}"
     )
+    # Before the upper bound: a candidate that is surely worse must not wait for more sentences.
     if found.lower > 0:
         return Decision("reject", bound)
     if found.upper >= rule.provisional:
@@ -210,6 +215,7 @@ def decide(
         more = needed(found, rule.promotion)
         reason = f"{bound}; to be promoted it needs {rule.promotion:g}{more}"
         return Decision("speak", reason, asks=more != "")
+    # Many promotions of a little harm each, all within the bound, would add up.
     if spent([budget_spent, found.upper]) > rule.budget:
         left = max(0.0, rule.budget - budget_spent)
         return Decision("speak", f"{bound}; the budget of all promotions has {left:.1f} left")

@@ -75,9 +75,7 @@ class ResumableLearner:
         If none is saved, or its settings have changed, begin with the latest model, and learn again
         what came after it.
 
-        Args:
-            contents: The chain.
-            earlier: Where none is saved: the learner that failed, for its replayed sentences.
+        `earlier` is a learner that failed: without a saved one, its sentences are replayed.
         """
         saved = self._store.load()
         self.position = Position()

@@ -101,7 +101,10 @@ def find_changes(
         if pending is not None:
             first, changed, before = pending
             pending = None
+            # The day after decides whether a change lasts: one bad day (a loose plug) shifts no
+            # level.
             if abs(value - changed) < abs(value - before):
+                # The days before the change would widen and shift the median for weeks.
                 level = [changed, value]
                 continue
             found[-1] = Change(kind, first, first, before, changed, array)
@@ -109,6 +112,7 @@ def find_changes(
             level.append(value)
             continue
         before = float(np.median(level[-WINDOW_DAYS:]))
+        # Distances of unchanged days alone: an earlier jump does not widen the usual.
         usual = MAD_TO_SD * float(np.median(distances)) if distances else 0.0
         if abs(value - before) > max(floor, TIMES_USUAL * usual):
             found.append(Change(kind, day, None, before, value, array))

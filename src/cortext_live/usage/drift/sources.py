@@ -106,6 +106,8 @@ def _read_recordings(path: Path, skip_bad: bool, progress: Progress | None) -> D
 
     def bins() -> Iterator[tuple[str, str, np.ndarray]]:
         if isinstance(data, PackedDataset):
+            # Packed data lie split by split, and `collect` yields a day when the next one begins:
+            # the splits of a session must follow each other.
             trials = (
                 trial
                 for session in data.session_names
@@ -120,6 +122,7 @@ def _read_recordings(path: Path, skip_bad: bool, progress: Progress | None) -> D
             yield trial.session, str(trial.block), trial.features_TC
             if progress:
                 progress(done, total)
+        # Only now: files are read while their trials are yielded.
         if not isinstance(data, PackedDataset) and problems:
             if not skip_bad:
                 raise problems[0].error()
@@ -160,6 +163,9 @@ def _read_log(
                         progress(done, len(log.utterances))
                     if features_TC is not None and len(features_TC):
                         yield session, block, features_TC
+                    # `read` returns None for a missing and for a damaged file alike. Missing ones
+                    # are usual: they are deleted by age, or were never kept. A damaged one may hide
+                    # that others are, too.
                     elif not kept.path(began, number).exists():
                         without[session] += 1
                     elif skip_bad:
@@ -172,6 +178,7 @@ def _read_log(
                         )
 
     bin_ms = kept.conventions.bin_ms
+    # `without` and `damaged` are complete only after this line: `bins` counts while it is read.
     source.days = list(_of_one_width(collect(bins(), bin_ms), source))
     for session in sorted(numbers):
         entries = [log.utterances[number] for number in numbers[session]]
@@ -186,6 +193,8 @@ def _of_one_width(days: Iterator[DayStatistics], source: DriftSource) -> Iterato
     for day in days:
         found = len(day.moments.mean_C)
         n_features = n_features or found
+        # Features are compared one by one with those of the first days. Other features (an array
+        # more, another kind) have nothing to be compared with.
         if found == n_features:
             yield day
         else:
@@ -198,8 +207,11 @@ def _stretches(
     """Yield stretches of use without a long pause: the time they began, and their utterances."""
     members: list[int] = []
     name, last_s = "", -np.inf
+    # By time and not by number: a clock that was set back gives later utterances earlier times,
+    # and a pause would be negative.
     for number in sorted(numbers, key=lambda each: entries[each].when.timestamp()):
         entry = entries[number]
+        # The log notes an utterance when it ends.
         end_s = entry.when.timestamp()
         if end_s - entry.duration_s - last_s > PAUSE_S:
             if members:
@@ -220,12 +232,16 @@ def _use(
     rated = [entry.rating for entry in entries if entry.rating is not None]
     models: dict[str, int] = {}
     for entry in entries:
+        # Only a decoder that follows a chain names its model. The chain knows who spoke at that
+        # time.
         name = entry.model or (model_in_use(entry.when) if model_in_use else None)
         if name is not None:
             models[name] = models.get(name, 0) + 1
     return DayOfUse(
         len(entries),
         float(np.mean(confidences)) if confidences else None,
+        # Of all utterances, since nobody is asked to correct. The rate of right ones below is of
+        # the rated ones: a sentence without a rating is neither right nor wrong.
         sum(entry.correction is not None for entry in entries) / len(entries),
         rated.count("right") / len(rated) if rated else None,
         models,
