@@ -77,8 +77,8 @@ class ControlReader:
             entry: The control entry.
             near: The last number of the data. A mark with an impossible number is placed by time.
         """
-        what = self._values.get(entry.fields.get(self._field, b""))
-        if what is None:
+        kind = self._values.get(entry.fields.get(self._field, b""))
+        if kind is None:
             return None
         number, trial = entry.fields.get(self._index_field, b""), entry.fields.get(b"trial", b"")
         index = index_of(number, near)
@@ -95,11 +95,11 @@ class ControlReader:
         context = entry.fields.get(b"context")
         context = None if context is None else context[-LONGEST_LABEL:]
         problem = (
-            f"the {what} {entry.id[0]}-{entry.id[1]} is unusable in part: {'; '.join(problems)}"
+            f"the {kind} {entry.id[0]}-{entry.id[1]} is unusable in part: {'; '.join(problems)}"
             if problems
             else ""
         )
-        return Mark(what, entry.id, index, trial, context, time.monotonic(), problem)
+        return Mark(kind, entry.id, index, trial, context, time.monotonic(), problem)
 
     def add(self, mark: Mark) -> None:
         """Hold a mark."""

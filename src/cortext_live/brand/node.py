@@ -332,8 +332,8 @@ class BrandNode:
             )
             return
         utterance.n_lost += len(gone)
-        found = f"{len(gone)} entries went by before the start was read"
-        self._problem(utterance, f"{found} ({name} {gone.start} to {gone.stop - 1})")
+        problem = f"{len(gone)} entries went by before the start was read"
+        self._problem(utterance, f"{problem} ({name} {gone.start} to {gone.stop - 1})")
 
     def _begin(self, trial: bytes, first_index: int | None) -> NodeUtterance:
         self._position.utterance += 1
@@ -438,15 +438,15 @@ class BrandNode:
             self._abandon(internal_error(error))
             return None
 
-    def _abandon(self, what: str) -> None:
+    def _abandon(self, problem: str) -> None:
         position, utterance = self._position, self._utterance
         event("utterance_failed", "error", node=self._nickname, utterance=position.utterance)
-        self._states.write("NODE_WARNING", f"utterance {position.utterance}: {what}")
+        self._states.write("NODE_WARNING", f"utterance {position.utterance}: {problem}")
         self._pipeline.reset()
         self._log.drop()
         if utterance is not None:
             text = self._outputs.partial_text(position.utterance)
-            self._outputs.write_missed(position, utterance.trial, f"failed: {what}", text)
+            self._outputs.write_missed(position, utterance.trial, f"failed: {problem}", text)
         self._utterance = None
         position.running = False
         self._swap()
@@ -469,8 +469,8 @@ class BrandNode:
         message = f"day {pipeline.session}, look-ahead {pipeline.look_ahead_ms:g} ms"
         if self._model is not None:
             message += f", model {self._model}"
-        found = pipeline.conventions.to_json()
-        facts = {"conventions": json.dumps(found)} if found else {}
+        conventions = pipeline.conventions.to_json()
+        facts = {"conventions": json.dumps(conventions)} if conventions else {}
         self._states.write("NODE_READY", message, **facts)
 
     def _save(self, first: bool = False) -> None:

@@ -113,8 +113,8 @@ class NodeOutputs:
         return step.get(self._parameters.partial_field.encode(), b"") if same else b""
 
     def _newest(self, stream: str) -> dict[bytes, bytes]:
-        found = newest_of(self._link, stream)
-        return found.fields if found else {}
+        entry = newest_of(self._link, stream)
+        return entry.fields if entry else {}
 
     def _write(
         self,

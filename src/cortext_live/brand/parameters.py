@@ -154,9 +154,9 @@ class NodeParameters:
             if np.dtype(self.input_dtype).kind not in "iuf":
                 raise TypeError
         except (TypeError, ValueError, SyntaxError):
-            found = f"parameters.input_dtype is {self.input_dtype!r}"
+            problem = f"parameters.input_dtype is {self.input_dtype!r}"
             raise ConfigError(
-                f"{found}; a dtype of numbers such as 'float32' or 'int16' is needed"
+                f"{problem}; a dtype of numbers such as 'float32' or 'int16' is needed"
             ) from None
         if self.llm is not None and self.lm is None:
             raise ConfigError(
@@ -172,9 +172,9 @@ class NodeParameters:
             raise ConfigError("parameters.gate is true with a control stream, which marks trials")
         values = [self.start_value, self.stop_value, self.block_value]
         if len(set(values)) < len(values):
-            found = ", ".join(map(repr, values))
+            given = ", ".join(map(repr, values))
             raise ConfigError(
-                f"parameters.start_value, stop_value and block_value are {found}; three are needed"
+                f"parameters.start_value, stop_value and block_value are {given}; three are needed"
             )
         if self.log.upper() not in LOG_LEVELS:
             raise ConfigError(
@@ -239,8 +239,8 @@ def node_parameters(
             raise ConfigError(
                 f"parameters hold {text!r}, which no name or path can be", where=where
             )
-    found = from_mapping(NodeParameters, mapping, where=where, prefix="parameters.")
-    return with_names(found, nickname)
+    parameters = from_mapping(NodeParameters, mapping, where=where, prefix="parameters.")
+    return with_names(parameters, nickname)
 
 
 def with_names(parameters: NodeParameters, nickname: str) -> NodeParameters:
@@ -282,5 +282,5 @@ def _node(entry: Mapping[bytes, bytes], nickname: str, where: str) -> Mapping[st
         raise ConfigError(
             f"no node with the nickname {nickname!r}; the graph has: {known}", where=where
         )
-    found: Mapping[str, Any] = by_nickname[nickname]
-    return found
+    of_nickname: Mapping[str, Any] = by_nickname[nickname]
+    return of_nickname

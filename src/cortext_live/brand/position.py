@@ -204,5 +204,5 @@ def _trials(
 
 def newest_of(link: RedisLink, stream: str) -> StreamEntry | None:
     """Return the newest entry of a stream."""
-    found = link.call(lambda redis: redis.xrevrange(stream, count=1))
-    return StreamEntry(stream, parse_id(found[0][0]), found[0][1]) if found else None
+    newest = link.call(lambda redis: redis.xrevrange(stream, count=1))
+    return StreamEntry(stream, parse_id(newest[0][0]), newest[0][1]) if newest else None

@@ -203,15 +203,15 @@ class Encoder:
         if not self._card.rules:
             return [(0, 0)] * len(words)
         key = tuple(words)
-        found = self._hints.get(key)
-        if found is None:
-            found = [
+        known = self._hints.get(key)
+        if known is None:
+            known = [
                 (KINDS.index(kind_of(word, shown.spelling)), MARKS.index(shown.mark))
                 for word, shown in zip(words, case_english(words), strict=True)
             ]
             if len(self._hints) < self._most_kept:
-                self._hints[key] = found
-        return found
+                self._hints[key] = known
+        return known
 
     def batch(
         self,
@@ -312,7 +312,7 @@ class ModelCaser:
         marks = mark_NM.argmax(dim=1).tolist()
         ends = [MARKS.index(mark) for mark in ENDS]
         final = mark_NM[:, ends].argmax(dim=1).tolist()
-        found: list[list[Shown]] = []
+        sentences_shown: list[list[Shown]] = []
         at = 0
         for words in sentences:
             shown: list[Shown] = []
@@ -324,8 +324,8 @@ class ModelCaser:
                 shown.append(Shown(capital(spelling) if begins else spelling, mark))
                 begins = mark in ENDS
                 at += 1
-            found.append(shown)
-        return found
+            sentences_shown.append(shown)
+        return sentences_shown
 
     def _spelling(self, word: str, kind: str) -> str:
         if kind == "lower":
@@ -367,11 +367,11 @@ def read_caser(path: str | Path) -> ModelCaser:
         check_finite(tensors, path)
         network.load_state_dict(tensors, assign=True)
     except CortextError as error:
-        what = error.what
+        problem = error.what
     except OSError as error:
-        what = f"the casing model cannot be read: {error.strerror}"
+        problem = f"the casing model cannot be read: {error.strerror}"
     except (ValueError, TypeError) as error:
-        what = f"the casing model cannot be read: {error}"
+        problem = f"the casing model cannot be read: {error}"
     else:
         return ModelCaser(card, network)
-    raise TextError(what, where=path, fix=_AGAIN)
+    raise TextError(problem, where=path, fix=_AGAIN)

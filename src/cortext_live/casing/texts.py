@@ -75,16 +75,16 @@ def read_sentences(
         )
     total = sum(path.stat().st_size for path in paths if path.is_file())
     done = 0
-    found: dict[str, WrittenSentence] = {}
+    different: dict[str, WrittenSentence] = {}
     n_lines = 0
     for path in paths:
         for line in text_lines(path, lambda here: progress(done + here, total)):  # noqa: B023
             n_lines += bool(line.strip())
             sentence = parsed(line, language)
             if sentence is not None:
-                found.setdefault(" ".join(sentence.words), sentence)
+                different.setdefault(" ".join(sentence.words), sentence)
         done += path.stat().st_size if path.is_file() else 0
-    sentences = list(found.values())
+    sentences = list(different.values())
     _check(sentences, n_lines, paths)
     return sentences
 
@@ -92,17 +92,17 @@ def read_sentences(
 def _check(sentences: Sequence[WrittenSentence], n_lines: int, paths: Sequence[Path]) -> None:
     where = ", ".join(map(str, paths[:3]))
     if len(sentences) < LEAST_SENTENCES:
-        what = f"{len(sentences):,} different sentences of {n_lines:,} lines can be used"
+        problem = f"{len(sentences):,} different sentences of {n_lines:,} lines can be used"
         fix = f"give text with at least {LEAST_SENTENCES}, a sentence a line"
-        raise TextError(what, where=where, fix=fix)
+        raise TextError(problem, where=where, fix=fix)
     capitals = sum(_begins_with_capital(sentence) for sentence in sentences) / len(sentences)
     if capitals < LEAST_CAPITALS:
-        what = f"{capitals:.0%} of the sentences begin with a capital"
-        raise TextError(what, where=where, fix="give text as people write it, with capitals")
+        problem = f"{capitals:.0%} of the sentences begin with a capital"
+        raise TextError(problem, where=where, fix="give text as people write it, with capitals")
     ends = sum(sentence.ends for sentence in sentences) / len(sentences)
     if ends < LEAST_CAPITALS:
-        what = f"{ends:.0%} of the sentences end with a full stop or another mark"
-        raise TextError(what, where=where, fix="give text as people write it, with its marks")
+        problem = f"{ends:.0%} of the sentences end with a full stop or another mark"
+        raise TextError(problem, where=where, fix="give text as people write it, with its marks")
 
 
 def _begins_with_capital(sentence: WrittenSentence) -> bool:

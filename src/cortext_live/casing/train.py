@@ -127,13 +127,13 @@ def train_case(
 
 def measure(caser: ModelCaser, sentences: Sequence[WrittenSentence]) -> dict[str, Any]:
     """Return the figures of a model, and of the rules where the language is English."""
-    found = {"model": scored(caser, sentences).to_json()}
+    scores = {"model": scored(caser, sentences).to_json()}
     if caser.card.language.is_benchmark:
         rules = CasingScores()
         for sentence in sentences:
             rules.add(sentence, case_english(sentence.words))
-        found["rules"] = rules.to_json()
-    return found
+        scores["rules"] = rules.to_json()
+    return scores
 
 
 def scored(caser: ModelCaser, sentences: Sequence[WrittenSentence]) -> CasingScores:
@@ -190,8 +190,8 @@ def _card(
                 spelt.setdefault(word, Counter())[shown.spelling] += 1
     spellings = {
         word: best
-        for word, found in spelt.items()
-        if kind_of(word, best := found.most_common(1)[0][0]) == "mixed"
+        for word, of_word in spelt.items()
+        if kind_of(word, best := of_word.most_common(1)[0][0]) == "mixed"
     }
     known = [word for word, n in counts.most_common(MOST_KNOWN) if n >= options.least_known]
     return CasingCard(

@@ -124,9 +124,9 @@ def _set_aside(numbers: list[int], reason: str, log: Path) -> str:
     named = f"{'entries' if several else 'entry'} {', '.join(map(str, numbers[:NAMED]))}"
     if len(numbers) > NAMED:
         named += f" and {len(numbers) - NAMED} more"
-    what = f"{log}: {named} {'are' if several else 'is'} set aside: {reason}"
+    line = f"{log}: {named} {'are' if several else 'is'} set aside: {reason}"
     how = f"cortext log delete {log} --entry {numbers[0]}"
-    return f"{what}; the others are learnt from. To delete {'one' if several else 'it'}: {how}"
+    return f"{line}; the others are learnt from. To delete {'one' if several else 'it'}: {how}"
 
 
 def show(chain: ChainFolder, as_json: bool = JSON) -> None:

@@ -40,10 +40,10 @@ def export(
     from cortext_live.usage import conversation
     from cortext_live.usage.log import read_log
 
-    found = read_log(log)
-    entries = conversation.latest(found.entries, len(found.entries), search=search)
+    contents = read_log(log)
+    entries = conversation.latest(contents.entries, len(contents.entries), search=search)
     content = conversation.export(entries, form)
-    for note in found.notes:
+    for note in contents.notes:
         print_lines(note, err=True)
     if out is None:
         sys.stdout.buffer.write(content)

@@ -100,17 +100,17 @@ def check_options(options: DecoderOptions) -> None:
     """Raise DecodingError for options that a live search could not keep up with."""
     for name, (low, high) in LIVE_BOUNDS.items():
         if not low <= getattr(options, name) <= high:
-            what = (
+            problem = (
                 f"{name} is {getattr(options, name)}; live it must be at least {low} and at most"
                 f" {high}"
             )
-            raise DecodingError(what)
+            raise DecodingError(problem)
     if options.llm.budget_ms > LONGEST_BUDGET_MS:
-        what = (
+        problem = (
             f"llm.budget_ms is {options.llm.budget_ms:g}; live it must be at most"
             f" {LONGEST_BUDGET_MS:g}"
         )
-        raise DecodingError(what)
+        raise DecodingError(problem)
 
 
 def checked_hotwords(bonuses: Mapping[str, float], language: Language = EN) -> dict[str, float]:
@@ -126,7 +126,7 @@ def checked_hotwords(bonuses: Mapping[str, float], language: Language = EN) -> d
     """
     if len(bonuses) > MOST_HOTWORDS:
         raise DecodingError(f"{len(bonuses)} hotwords; at most {MOST_HOTWORDS} can be favoured")
-    found = {}
+    checked = {}
     for typed, bonus in bonuses.items():
         word = unicodedata.normalize("NFC", typed)
         if len(word) > LONGEST_WORD:
@@ -138,8 +138,8 @@ def checked_hotwords(bonuses: Mapping[str, float], language: Language = EN) -> d
             raise DecodingError(
                 f"hotword {word!r} has a character that nobody sees", fix="leave it out"
             )
-        found[_in_text(word, language)] = bonus
-    return found
+        checked[_in_text(word, language)] = bonus
+    return checked
 
 
 def _in_text(word: str, language: Language) -> str:
@@ -148,8 +148,8 @@ def _in_text(word: str, language: Language) -> str:
         return word.replace("\N{RIGHT SINGLE QUOTATION MARK}", "'")
     fix = "write it with the language's letters"
     if lost := language.damage(word):
-        what = f"hotword {word!r} has {' '.join(lost)}, which language {language.name!r} lacks"
-        raise DecodingError(what, fix=fix)
+        problem = f"hotword {word!r} has {' '.join(lost)}, which language {language.name!r} lacks"
+        raise DecodingError(problem, fix=fix)
     words = language.normalize(word).split()
     if words and "".join(words) == word:  # where each character is a word, several make a hotword
         return word

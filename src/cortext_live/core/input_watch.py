@@ -141,11 +141,11 @@ class InputWatch:
             return
         first_TC = np.concatenate(self._first)
         self._first = None
-        found = range_of(trial_moments(first_TC)[0], float(first_TC.min()))
-        if self._expected is not None and (said := difference(found, self._expected)):
-            self._notes.append(f"features unlike those of the training: {said}; check their unit")
-        elif self._expected is None and self._normalises and found.looks_z_scored:
-            self._notes.append(f"raw features look like z-scores ({found}); check normalise")
+        range_seen = range_of(trial_moments(first_TC)[0], float(first_TC.min()))
+        if self._expected is not None and (doubt := difference(range_seen, self._expected)):
+            self._notes.append(f"features unlike those of the training: {doubt}; check their unit")
+        elif self._expected is None and self._normalises and range_seen.looks_z_scored:
+            self._notes.append(f"raw features look like z-scores ({range_seen}); check normalise")
 
 
 def check_bins(bins_TC: np.ndarray, n_features: int) -> None:

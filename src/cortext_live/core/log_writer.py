@@ -98,8 +98,8 @@ class LogWriter:
             self._problem = problem
         except Exception as error:
             event("features_not_kept", "error", utterance=number)
-            what = f"utterance {number} is logged, but its features are not: "
-            failed(what + internal_error(error))
+            opening = f"utterance {number} is logged, but its features are not: "
+            failed(opening + internal_error(error))
 
     def add_turn(
         self, text: str, when: datetime, entry: int, failed: Callable[[str], None]
@@ -272,8 +272,8 @@ def record_of(
 def candidates(nbest: NBest) -> list[dict[str, Any]]:
     """Return the best sentences with their scores, as pages are sent and logs keep them."""
     names = ("text", "score", "acoustic", "ngram", "llm")
-    found = [hypothesis_json(hypothesis) for hypothesis in nbest[:MAX_NBEST]]
-    return [{name: each[name] for name in names} for each in found]
+    hypotheses = [hypothesis_json(hypothesis) for hypothesis in nbest[:MAX_NBEST]]
+    return [{name: each[name] for name in names} for each in hypotheses]
 
 
 def spoken_s(nbest: NBest, n_bins: int, ended: str, bin_ms: float) -> float:

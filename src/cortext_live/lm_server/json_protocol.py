@@ -129,11 +129,11 @@ class JsonProtocol:
         except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
             return False  # another program's entry
 
-    def lost(self, what: str, entry: StreamEntry | None = None) -> list[Answer]:
+    def lost(self, problem: str, entry: StreamEntry | None = None) -> list[Answer]:
         """Report lost entries now, and in the results of the utterances in progress."""
         for utterance in self._utterances.values():
-            utterance.problem(what)
-        return [self._error(name, what, entry) for name in self._utterances or (None,)]
+            utterance.problem(problem)
+        return [self._error(name, problem, entry) for name in self._utterances or (None,)]
 
     def stop(self) -> list[Answer]:
         """Report the utterances in progress, which get no result."""
@@ -180,18 +180,18 @@ class JsonProtocol:
         mine = self._decoder.inventory
         given = message.get("order")
         if given is None:
-            found = usual_order(self._decoder)
+            order = usual_order(self._decoder)
         elif isinstance(given, list):  # an order alone: the roles are those of the language model
-            found = Inventory.from_json(mine.to_json() | {"name": "client", "symbols": given})
+            order = Inventory.from_json(mine.to_json() | {"name": "client", "symbols": given})
         elif isinstance(given, dict):
-            found = Inventory.from_json({"name": "client"} | given)
+            order = Inventory.from_json({"name": "client"} | given)
         else:
-            found = get_inventory(_text(message, "order", ""))
+            order = get_inventory(_text(message, "order", ""))
         language = self._decoder.language
         if message.get("language") is not None:
             language = Language.from_json(message["language"])
-        self._decoder.lm.require(found, language, theirs="the client")
-        return found
+        self._decoder.lm.require(order, language, theirs="the client")
+        return order
 
     def _frames(self, name: str, message: Message, entry: StreamEntry) -> list[Answer]:
         utterance = self._under_way(name)
@@ -273,10 +273,12 @@ class JsonProtocol:
         message = {"type": kind, "utterance": utterance} | facts
         return Answer(self._output, {"message": json.dumps(message, allow_nan=False)})
 
-    def _error(self, utterance: str | None, what: str, entry: StreamEntry | None = None) -> Answer:
+    def _error(
+        self, utterance: str | None, problem: str, entry: StreamEntry | None = None
+    ) -> Answer:
         asked = format_id(entry.id) if entry else None
-        event("request_failed", "error", error=what, request=asked)
-        return self._say("error", utterance, error=what, request=asked)
+        event("request_failed", "error", error=problem, request=asked)
+        return self._say("error", utterance, error=problem, request=asked)
 
 
 def _message(entry: StreamEntry, kinds: tuple[str, ...]) -> Message:
@@ -308,26 +310,26 @@ def _bounded(changes: Mapping[str, Any]) -> DecoderOptions:
 
 
 def _frame_ms(message: Message) -> float:
-    found = message.get("frame_ms", FRAME_MS)
-    if not is_finite(found) or not SHORTEST_FRAME_MS <= found <= LONGEST_FRAME_MS:
+    frame_ms = message.get("frame_ms", FRAME_MS)
+    if not is_finite(frame_ms) or not SHORTEST_FRAME_MS <= frame_ms <= LONGEST_FRAME_MS:
         raise LiveError(
-            f"frame_ms is {shown(repr(found), 40)}; {SHORTEST_FRAME_MS} to {LONGEST_FRAME_MS} are"
-            " possible"
+            f"frame_ms is {shown(repr(frame_ms), 40)}; {SHORTEST_FRAME_MS} to {LONGEST_FRAME_MS}"
+            " are possible"
         )
-    return float(found)
+    return float(frame_ms)
 
 
 def _text(message: Message, name: str, default: str) -> str:
-    found = message.get(name, default)
-    if not isinstance(found, str):
+    text = message.get(name, default)
+    if not isinstance(text, str):
         raise LiveError(f"{name} is no text")
-    return found
+    return text
 
 
 def _mapping(message: Message, name: str) -> Mapping[str, Any]:
-    found = message.get(name)
-    if found is None:
+    mapping = message.get(name)
+    if mapping is None:
         return {}
-    if not isinstance(found, dict):
+    if not isinstance(mapping, dict):
         raise LiveError(f"{name} is no object")
-    return found
+    return mapping

@@ -101,11 +101,11 @@ class ServerPosition:
         Returns:
             False where it could not be read and was set aside.
         """
-        found = self._link.read_hash(self.key, MOST_BYTES)
+        fields = self._link.read_hash(self.key, MOST_BYTES)
         try:
-            texts = {name.decode(): text.decode() for name, text in (found or {}).items()}
+            texts = {name.decode(): text.decode() for name, text in (fields or {}).items()}
             self.changes = _changes(texts.get("changes", "{}"))
-            if found is not None and not texts.keys() >= {*self.by_stream, *self._outputs}:
+            if fields is not None and not texts.keys() >= {*self.by_stream, *self._outputs}:
                 return True  # nobody was here, or under other names
             self.newest = {stream: _checked_id(texts[stream]) for stream in self._outputs}
             self.given = {
@@ -152,14 +152,14 @@ class ServerPosition:
 
     def resume(self) -> None:
         """Continue where the server before this one was; note entries deleted since."""
-        found = []
+        missing = []
         for stream, position in self.by_stream.items():
             n_there = self._link.count(stream, position.after, position.answered)
             n_gone = position.n_answered - position.n_read - n_there
             position.n_read = position.n_answered - n_there
             if n_gone and stream == self._speech:
-                found.append(_missing(n_gone, stream, "deleted before their utterance had ended"))
-        self.miss("; ".join(found))
+                missing.append(_missing(n_gone, stream, "deleted before their utterance had ended"))
+        self.miss("; ".join(missing))
 
     def take(self, entry: StreamEntry) -> None:
         """Note that an entry has been answered."""
@@ -232,13 +232,13 @@ class ServerPosition:
 
         They are deleted only where nothing else makes room.
         """
-        found = [
+        unanswered = [
             (stream, [entry_id for entry_id, _ in (*position.done, *position.held)])
             for stream, position in self.by_stream.items()
         ]
         for position in self.by_stream.values():
             position.known = None
-        return found
+        return unanswered
 
     def gap(self, stream: str) -> str:
         """Report entries that were deleted unread since the last call; empty for none."""
@@ -270,10 +270,10 @@ class ServerPosition:
         is_same = bool(held) and info["first"] is not None and info["first"] <= held[0][0]
         return is_same and position.n_foreign == n_before
 
-    def miss(self, what: str) -> None:
+    def miss(self, problem: str) -> None:
         """Keep a report of missing entries until all utterances that may lack them have results."""
-        if what:
-            self.missing = "; ".join(filter(None, (self.missing, what)))
+        if problem:
+            self.missing = "; ".join(filter(None, (self.missing, problem)))
             self._reported = False
             self._missing_until = (LAST, LAST)
 
@@ -351,16 +351,16 @@ def _checked_number(text: str) -> int:
 
 
 def _changes(text: str) -> dict[str, str]:
-    found = parse_json_object(text)
-    if not all(isinstance(value, str) for value in found.values()):
+    changes = parse_json_object(text)
+    if not all(isinstance(value, str) for value in changes.values()):
         raise ValueError
-    return found
+    return changes
 
 
-def _missing(n_gone: int, stream: str, what: str) -> str:
+def _missing(n_gone: int, stream: str, fate: str) -> str:
     if n_gone < 0:
-        return f"entries of {stream} were {what}: words may be missing"
+        return f"entries of {stream} were {fate}: words may be missing"
     return (
         f"{n_gone} {'entries' if n_gone > 1 else 'entry'} of {stream}"
-        f" {'were' if n_gone > 1 else 'was'} {what}"
+        f" {'were' if n_gone > 1 else 'was'} {fate}"
     )

@@ -93,7 +93,7 @@ class Protocol(Interface):
     def is_answer(self, entry: StreamEntry) -> bool:
         """Return whether an entry of an output was written because of one entry of an input."""
 
-    def lost(self, what: str) -> list[Answer]:
+    def lost(self, problem: str) -> list[Answer]:
         """Report lost entries now, and in the results of the utterances in progress."""
 
     def stop(self) -> list[Answer]:
@@ -233,11 +233,11 @@ class PublishedProtocol:
         """Return whether an entry answers a request: not so errors that name none."""
         return entry.stream != self.streams.errors or b"stream" in entry.fields
 
-    def lost(self, what: str) -> list[Answer]:
+    def lost(self, problem: str) -> list[Answer]:
         """Report lost entries now, and in the result of the utterance in progress."""
         if self._utterance is not None:
-            self._utterance.problem(what)
-        return [self._error(None, what)]
+            self._utterance.problem(problem)
+        return [self._error(None, problem)]
 
     def stop(self) -> list[Answer]:
         """Report the utterance in progress; it has no result unless another server continues it."""
@@ -346,25 +346,25 @@ class PublishedProtocol:
 
     def _after_failure(self, entry: StreamEntry, error: Exception) -> list[Answer]:
         """Return the answers that a client waits for, after an unexpected error."""
-        what = internal_error(error)
+        problem = internal_error(error)
         if entry.stream in (self.streams.reset, self.streams.update):
             answers = [Answer(self.answers[entry.stream], {"done": 1})]
         elif entry.stream == self.streams.input:
             if self._utterance:
-                self._utterance.problem(what)
+                self._utterance.problem(problem)
             answers = [Answer(self.streams.partial, {"lm_response_partial": ""})]
         else:
             empty = {
                 "lm_response_final": "",
                 "scoring": NO_CANDIDATES,
                 "context_str": "",
-                "error": what,
+                "error": problem,
             }
             answers = [
                 Answer(self.streams.final, {**empty}),
                 Answer(self.streams.finalize_done, {"done": 1}),
             ]
-        return [*answers, self._error(entry, what)]
+        return [*answers, self._error(entry, problem)]
 
     def _begin(self, get: Callable[[str], str]) -> ClientUtterance:
         options = self._options()
@@ -385,11 +385,11 @@ class PublishedProtocol:
             event("utterance_dropped", "warning", why=why, n_frames=self._utterance.n_frames)
         self._utterance = None
 
-    def _error(self, entry: StreamEntry | None, what: str, **facts: str) -> Answer:
+    def _error(self, entry: StreamEntry | None, problem: str, **facts: str) -> Answer:
         """Log an error; return it for the stream of errors."""
         asked = {"stream": entry.stream, "id": format_id(entry.id)} if entry else {}
         if entry and (client := entry.fields.get(b"client")):
             asked["client"] = client[:LONGEST_NAME].decode(errors="replace")
         if not facts:
-            event("request_failed", "error", error=what, request=asked)
-        return Answer(self.streams.errors, {"error": what} | asked | facts)
+            event("request_failed", "error", error=problem, request=asked)
+        return Answer(self.streams.errors, {"error": problem} | asked | facts)

@@ -357,10 +357,10 @@ class LMServer:
 
     def _text(self, key: str) -> str:
         """Return the text under a key, empty where there is none; of a very long one the end."""
-        found = self._link.read_end(key, LONGEST_TEXT)
-        if len(found) == LONGEST_TEXT:  # it may begin within a character
-            found = re.sub(rb"^[\x80-\xbf]{1,3}", b"", found)
-        return found.decode(errors="replace")
+        text = self._link.read_end(key, LONGEST_TEXT)
+        if len(text) == LONGEST_TEXT:  # it may begin within a character
+            text = re.sub(rb"^[\x80-\xbf]{1,3}", b"", text)
+        return text.decode(errors="replace")
 
     def _refuse_rivals(self, take_over: bool) -> None:
         rivals = self._link.rivals()

@@ -137,10 +137,14 @@ class DayPipeline:
 
     def _decoded(self, hotword: str) -> str:
         """Return a hotword as it stands in decoded text."""
-        found = unicodedata.normalize("NFC", hotword)
+        composed = unicodedata.normalize("NFC", hotword)
         language = self.pipeline.conventions.language
         # English words are those of the lexicon, however they were written there.
-        return found if language.is_benchmark and found in self._decoder else language.small(found)
+        return (
+            composed
+            if language.is_benchmark and composed in self._decoder
+            else language.small(composed)
+        )
 
     @property
     def gate(self) -> IdleGate | None:
@@ -165,13 +169,13 @@ class DayPipeline:
             )
         self.context = self.pipeline.context = text.strip()
 
-    def add_context(self, said: str) -> None:
+    def add_context(self, words: str) -> None:
         """Let a large model read the end of the conversation after the context that was set.
 
         Raises LiveError without a large model.
         """
         text = self.context
-        self.set_context(f"{text} {said}")
+        self.set_context(f"{text} {words}")
         self.context = text
 
 

@@ -74,11 +74,13 @@ class DecodingThread:
         self.n_features = days.pipeline.stepper.n_features
         self.bin_ms = days.pipeline.conventions.bin_ms
         if source is not None and source.n_features != self.n_features:
-            found = (
+            problem = (
                 f"the recordings have {source.n_features} features, the model needs"
                 f" {self.n_features}"
             )
-            raise DataError(found, fix="give recordings, or a preset, that the run was trained for")
+            raise DataError(
+                problem, fix="give recordings, or a preset, that the run was trained for"
+            )
         if source is not None:
             source.conventions.require(
                 days.pipeline.conventions,
@@ -316,8 +318,8 @@ class DecodingThread:
             if self.log_writer is not None:
                 self.log_writer.add_turn(text, when, entry, self._say)
             utterances.read_conversation()
-        said = {"entry": entry, "when": when.isoformat(timespec="milliseconds"), "text": text}
-        self.readers.send(Event("turn", said))
+        turn = {"entry": entry, "when": when.isoformat(timespec="milliseconds"), "text": text}
+        self.readers.send(Event("turn", turn))
         return entry
 
     def _feedback(
@@ -362,10 +364,10 @@ class DecodingThread:
         try:
             work()
         except (Exception, SystemExit) as error:  # a plug-in may call sys.exit
-            what = internal_error(error)
-            event("decoding_failed", "error", error=what)
-            self.readers.send(Event("error", {"what": what}))
-            self._utterances.abandon(what)
+            problem = internal_error(error)
+            event("decoding_failed", "error", error=problem)
+            self.readers.send(Event("error", {"what": problem}))
+            self._utterances.abandon(problem)
             self._input.abort()
             self._send_state()
 

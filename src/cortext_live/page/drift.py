@@ -71,8 +71,8 @@ class DriftReports:
 
 def _state(log: Path) -> tuple[int, int] | None:
     with suppress(OSError):
-        found = log.stat()
-        return found.st_size, found.st_mtime_ns
+        status = log.stat()
+        return status.st_size, status.st_mtime_ns
     return None
 
 
@@ -99,7 +99,7 @@ async def _made(folder: Path, options: Sequence[str]) -> dict[str, Any]:
         with suppress(ProcessLookupError):
             process.kill()
     if process.returncode:
-        said = errors.decode(errors="replace").strip().splitlines() or ["nothing was said"]
-        raise LiveError("no drift report: " + said[-1].removeprefix("cortext: "))
+        lines = errors.decode(errors="replace").strip().splitlines() or ["nothing was said"]
+        raise LiveError("no drift report: " + lines[-1].removeprefix("cortext: "))
     report: dict[str, Any] = json.loads(output)
     return report

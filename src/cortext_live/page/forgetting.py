@@ -65,8 +65,8 @@ def forget(
         gone = {n for n, each in enumerate(log.entries) if isinstance(each, Deleted)}
         rest = known - logged
         everything = selection.everything and gone >= numbers
-        if (found := (numbers & gone) | rest) or everything:
-            forget_numbers(found, everything)
+        if (forgotten := (numbers & gone) | rest) or everything:
+            forget_numbers(forgotten, everything)
     models: list[str] = []
     notes: list[str] = []
     if chain is not None:

@@ -144,7 +144,7 @@ def _chosen_by_llm(caser: Caser, decoder: Decoder) -> Caser:
         return caser
 
     def score(texts: Sequence[str]) -> list[float]:
-        return [found.log_prob for found in llm.in_time(lambda: score_texts(llm.lm, texts))]
+        return [score_of.log_prob for score_of in llm.in_time(lambda: score_texts(llm.lm, texts))]
 
     large = LargeCaser(caser, score)
     unfit = large.unfit()

@@ -181,11 +181,11 @@ class Simulator:
         days = {day.session: day for day in plan_days(config, prompts)}
         known = [session for session in days if session in sessions]
         if not known:
-            found = (
+            problem = (
                 f"the run knows none of the days that {preset!r} simulates ({min(days)} to"
                 f" {max(days)})"
             )
-            raise RunError(found, fix="give a run that was trained on such data")
+            raise RunError(problem, fix="give a run that was trained on such data")
         day = days[known[-1]]
         e = electrodes(config, day.history)
         self.sessions: tuple[str, ...] = (day.session,)

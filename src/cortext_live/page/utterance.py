@@ -131,8 +131,8 @@ class PageUtterance:
             "words": hypothesis_json(nbest[0])["words"],
             "confidence": nbest.confidence,
             "nbest": [
-                found | {"shown": text}
-                for found, text in zip(candidates(nbest), shown, strict=True)
+                candidate | {"shown": text}
+                for candidate, text in zip(candidates(nbest), shown, strict=True)
             ],
             "reference": self.reference,
             "wer": None,
@@ -154,11 +154,11 @@ def ngram_text(nbest: NBest, options: DecoderOptions) -> str | None:
         return None
     ngram, llm = options.llm.shares(options.lm_weight)
 
-    def without(found: Hypothesis) -> float:
+    def without(hypothesis: Hypothesis) -> float:
         return (
-            found.score
-            + (options.lm_weight - ngram) * found.lm_score
-            - llm * (found.llm_score or 0.0)
+            hypothesis.score
+            + (options.lm_weight - ngram) * hypothesis.lm_score
+            - llm * (hypothesis.llm_score or 0.0)
         )
 
     return max(nbest, key=without).text

@@ -168,8 +168,8 @@ def _check_bins_of_feed(stated: str | None, bin_ms: float) -> None:
     except ValueError:
         same = False
     if not same:
-        found = f"bin_ms is {shown(stated, 20)}; the model reads bins of {bin_ms:g} ms"
-        raise DataError(found, fix="join bins before they are sent")
+        problem = f"bin_ms is {shown(stated, 20)}; the model reads bins of {bin_ms:g} ms"
+        raise DataError(problem, fix="join bins before they are sent")
 
 
 async def _take_in(ws: WebSocket, decoding: DecodingThread, message: Any) -> None:
@@ -194,8 +194,8 @@ async def _take_in(ws: WebSocket, decoding: DecodingThread, message: Any) -> Non
 def _bins(content: bytes, n_features: int) -> np.ndarray:
     """Return the bins [T, C] of a message: float32, little-endian."""
     if len(content) % (4 * n_features):
-        found = f"a message of {len(content)} bytes; a multiple of {4 * n_features} is needed"
-        raise DataError(f"{found} ({n_features} float32 a bin)")
+        problem = f"a message of {len(content)} bytes; a multiple of {4 * n_features} is needed"
+        raise DataError(f"{problem} ({n_features} float32 a bin)")
     return np.frombuffer(content, dtype="<f4").astype(np.float32).reshape(-1, n_features)
 
 

@@ -206,8 +206,8 @@ def _check_arguments(
         if count is not None and as_count(count, name) < 1:
             raise ConfigError(f"{name} is {count}; it must be at least 1")
     if old_data is not None and not settings.replayed:
-        what = f"old trials are given, and {method} replays none"
-        raise ConfigError(what, fix="take replay as the method, or leave out --old-data")
+        problem = f"old trials are given, and {method} replays none"
+        raise ConfigError(problem, fix="take replay as the method, or leave out --old-data")
 
 
 def _day(
@@ -226,8 +226,8 @@ def _day(
     every = every.select(bad_trials=config.dataset.bad_trials_dict)
     days = {day for name in splits for day in every.split(name).day_N.tolist()}
     recorded = [every.sessions[day] for day in sorted(days)]
-    what = f"trials of session {{}} in {' or '.join(splits)}"
-    session = session_to_adapt_to(model, recorded, wanted, every.path, what)
+    trials_named = f"trials of session {{}} in {' or '.join(splits)}"
+    session = session_to_adapt_to(model, recorded, wanted, every.path, trials_named)
     day = every.showing({name: every.split(name).select(sessions=[session]) for name in splits})
     unfit = unfit_places(model, day, splits)
     if unfit and not skip_bad:
@@ -236,8 +236,10 @@ def _day(
     places = [place for place in in_order(day, splits) if place not in unfit]
     count = len(places) if trials is None else trials
     if not 0 < count <= len(places):
-        what = f"session {session} has {len(places)} trials that can be read"
-        raise DataError(what, where=every.path, fix="record more, or ask for fewer with --trials")
+        problem = f"session {session} has {len(places)} trials that can be read"
+        raise DataError(
+            problem, where=every.path, fix="record more, or ask for fewer with --trials"
+        )
     chosen = {
         name: np.array([place.index for place in places[:count] if place.split == name], np.int64)
         for name in splits

@@ -86,8 +86,8 @@ class DayChecks:
         lost = of_before.confidence - of_latest.confidence > self._lost_confidence
         if of_before.trusted < LEAST_TRUSTED or not lost:
             return None
-        found = f"confidence {of_before.confidence:.2f}, not {of_latest.confidence:.2f}"
-        return f"model {before} is surer of the first sentences of {session}: {found}"
+        figures = f"confidence {of_before.confidence:.2f}, not {of_latest.confidence:.2f}"
+        return f"model {before} is surer of the first sentences of {session}: {figures}"
 
     def reason_to_doubt(
         self, contents: ChainContents, number: int, before: int, learner: Learner
@@ -108,11 +108,12 @@ class DayChecks:
         if not is_intact(self._chain, contents.model(before)):
             return None
         numbers = self._of_days_since(contents, number, before)
-        found = self._understood(before, numbers, learner)
-        if found is None or found.trusted >= LEAST_TRUSTED:
+        understood = self._understood(before, numbers, learner)
+        if understood is None or understood.trusted >= LEAST_TRUSTED:
             return None
         return (
-            f"only {found.trusted:.0%} of the labels that model {before} gives its days are trusted"
+            f"only {understood.trusted:.0%} of the labels that model {before} gives its days are"
+            " trusted"
         )
 
     def _of_days_since(self, contents: ChainContents, number: int, before: int) -> list[int]:

@@ -63,10 +63,10 @@ def read_chain(folder: str | Path) -> ChainContents:
 def chain_state(folder: str | Path) -> tuple[int, int, int] | None:
     """Return what changes with each entry that is added; None where there is no chain."""
     try:
-        found = (as_path(folder, "folder") / FILE).stat()
+        status = (as_path(folder, "folder") / FILE).stat()
     except OSError:
         return None
-    return found.st_ino, found.st_size, found.st_mtime_ns
+    return status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def _read(path: Path) -> tuple[ChainContents, int]:
@@ -83,8 +83,8 @@ def _read(path: Path) -> tuple[ChainContents, int]:
         try:
             contents.add(ChainEntry.read(line))
         except (KeyError, TypeError, ValueError) as error:
-            what = f"line {number} of the chain is damaged: {error}"
-            raise RunError(what, where=path, fix=DAMAGED) from None
+            problem = f"line {number} of the chain is damaged: {error}"
+            raise RunError(problem, where=path, fix=DAMAGED) from None
         size += len(line)
     if not contents.entries:
         raise RunError("the chain has no entry", where=path, fix=DAMAGED)
@@ -141,8 +141,8 @@ def verify_model(folder: str | Path, entry: ChainEntry) -> Path:
     path = model_folder(folder, entry.number)
     with disk_errors(path):
         if not path.is_dir() or digest_of(path) != entry.facts["digest"]:
-            what = f"model {entry.number} of the chain is damaged or missing"
-            raise RunError(what, where=path, fix="roll back to another: cortext chain rollback")
+            problem = f"model {entry.number} of the chain is damaged or missing"
+            raise RunError(problem, where=path, fix="roll back to another: cortext chain rollback")
     return path
 
 
@@ -164,8 +164,8 @@ def intact_ancestor(folder: str | Path, entry: ChainEntry, contents: ChainConten
     for number in contents.lineage(entry.number)[1:]:
         if is_intact(folder, contents.model(number)):
             return number
-    what = f"no model that was promoted before model {entry.number} is as it was written"
-    raise RunError(what, where=as_path(folder, "folder"), fix=DAMAGED)
+    problem = f"no model that was promoted before model {entry.number} is as it was written"
+    raise RunError(problem, where=as_path(folder, "folder"), fix=DAMAGED)
 
 
 class Chain:

@@ -53,16 +53,16 @@ class ChainEntry:
     @classmethod
     def read(cls, line: bytes) -> ChainEntry:
         """Return the entry of a line. Raises ValueError for one that is damaged."""
-        found = parse_json_object(line)
-        if missing := [name for name in _OWN if name not in found]:
+        values = parse_json_object(line)
+        if missing := [name for name in _OWN if name not in values]:
             raise ValueError(f"it lacks {missing[0]!r}")
-        facts = {name: value for name, value in found.items() if name not in _OWN}
+        facts = {name: value for name, value in values.items() if name not in _OWN}
         entry = cls.made(
-            found["number"],
-            datetime.fromisoformat(found["when"]),
-            found["kind"],
+            values["number"],
+            datetime.fromisoformat(values["when"]),
+            values["kind"],
             facts,
-            found["previous"],
+            values["previous"],
         )
         if entry.line() != line:
             raise ValueError("its content does not agree with its hash")
@@ -168,12 +168,12 @@ class ChainContents:
 
     def at(self, when: datetime) -> ChainContents:
         """Return the chain as it was at a time; without entries before its first one."""
-        found = ChainContents()
+        then = ChainContents()
         for entry in self.entries:
             if entry.when > when:
                 break
-            found.add(entry)
-        return found
+            then.add(entry)
+        return then
 
     def model(self, number: int) -> ChainEntry:
         """Return the entry that added a model.
@@ -205,30 +205,32 @@ class ChainContents:
 
     def lineage(self, number: int) -> list[int]:
         """Return a model, its parent and so on back to the model that the chain began with."""
-        found = [number]
-        while (entry := self.entries[found[-1]]).kind == "candidate":
-            found.append(entry.facts["parent"])
-        return found
+        numbers = [number]
+        while (entry := self.entries[numbers[-1]]).kind == "candidate":
+            numbers.append(entry.facts["parent"])
+        return numbers
 
     def descent(self, number: int) -> list[int]:
         """Return a model, the one whose weights it learnt on from, and so on back to the base."""
-        found = [number]
-        while (entry := self.entries[found[-1]]).kind == "candidate":
-            found.append(entry.facts.get("after", entry.facts["parent"]))
-        return found
+        numbers = [number]
+        while (entry := self.entries[numbers[-1]]).kind == "candidate":
+            numbers.append(entry.facts.get("after", entry.facts["parent"]))
+        return numbers
 
     def learnt(self, number: int) -> set[tuple[int, int]]:
         """Return the utterances that a model or any in its descent has learnt from or replayed.
 
         An utterance is the second of its log's first entry, and its number there.
         """
-        found = set[tuple[int, int]]()
+        utterances = set[tuple[int, int]]()
         for each in self.descent(number):
             learnt = self.entries[each].facts.get("learnt")
             if learnt is not None and "log" in learnt:
                 parts = ("decoded", "corrected", "replayed")
-                found.update((learnt["log"], n) for part in parts for n in learnt.get(part, ()))
-        return found
+                utterances.update(
+                    (learnt["log"], n) for part in parts for n in learnt.get(part, ())
+                )
+        return utterances
 
     def may_learn_from(self, number: int) -> bool:
         """Tell whether learning may continue from a model.

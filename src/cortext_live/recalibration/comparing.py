@@ -42,7 +42,7 @@ class ChainDecoder:
     def __init__(self, decoder: Decoder, before_sentence: Callable[[], None]) -> None:
         self.decoder = decoder
         self._before_sentence = before_sentence
-        self._found: dict[tuple[int, int], NBest] = {}
+        self._decoded: dict[tuple[int, int], NBest] = {}
 
     def decode(
         self, number: int, model: AcousticModel, sentences: Sequence[LoggedSentence]
@@ -58,33 +58,35 @@ class ChainDecoder:
             SentenceFault: The model cannot be run on one of them.
         """
         # The oldest ones: a dict keeps its order, and judgements ask for the latest sentences.
-        for key in list(self._found)[: -self.MOST]:
-            del self._found[key]
+        for key in list(self._decoded)[: -self.MOST]:
+            del self._decoded[key]
         for each in sentences:
-            if (number, each.number) not in self._found:
+            if (number, each.number) not in self._decoded:
                 self._before_sentence()
                 day = day_of(model, each.utterance.session)
                 with blamed(each.number):
                     logits_PV = model.logits(each.features_TC, day)
-                    found = self.decoder.decode(log_softmax(logits_PV), model.inventory)
+                    nbest = self.decoder.decode(log_softmax(logits_PV), model.inventory)
                 # Word errors and confidence need the best sentence alone; thousands are kept.
-                self._found[number, each.number] = NBest(found[:1])
-        return [self._found[number, each.number] for each in sentences]
+                self._decoded[number, each.number] = NBest(nbest[:1])
+        return [self._decoded[number, each.number] for each in sentences]
 
     def forget_sentences(self, numbers: Collection[int]) -> None:
         """Forget the decoded sentences of some utterances."""
-        self._found = {key: found for key, found in self._found.items() if key[1] not in numbers}
+        self._decoded = {
+            key: nbest for key, nbest in self._decoded.items() if key[1] not in numbers
+        }
 
     def forget_all_but(self, models: Sequence[int]) -> None:
         """Forget what other models have decoded."""
-        self._found = {key: found for key, found in self._found.items() if key[0] in models}
+        self._decoded = {key: nbest for key, nbest in self._decoded.items() if key[0] in models}
 
 
-def word_errors(found: Sequence[NBest], sentences: Sequence[LoggedSentence]) -> list[int]:
+def word_errors(decoded: Sequence[NBest], sentences: Sequence[LoggedSentence]) -> list[int]:
     """Return the word errors of decoded sentences, all of which have labels."""
     return [
         edit_counts((each.utterance.label or "").split(), nbest[0].text.split()).errors
-        for nbest, each in zip(found, sentences, strict=True)
+        for nbest, each in zip(decoded, sentences, strict=True)
     ]
 
 
@@ -133,8 +135,8 @@ class ModelComparer:
         sentences = self._kept(labelled, self._settings.judging)
         if len(sentences) < self._rule.fewest:
             return None
-        found = self._both(entry, sentences, other)
-        of_other, own = (word_errors(each, sentences) for each in found)
+        both = self._both(entry, sentences, other)
+        of_other, own = (word_errors(each, sentences) for each in both)
         n_words = [len((each.utterance.label or "").split()) for each in sentences]
         return compare(of_other, own, n_words, level)
 
@@ -159,8 +161,8 @@ class ModelComparer:
         if len(sentences) < fewest:
             return None
         of_parent, own = (
-            float(np.mean([confidence_of(each) for each in found]))
-            for found in self._both(entry, sentences, other)
+            float(np.mean([confidence_of(each) for each in nbests]))
+            for nbests in self._both(entry, sentences, other)
         )
         return of_parent, own
 
@@ -191,5 +193,5 @@ class ModelComparer:
 
     def _kept(self, numbers: Sequence[int], most: int) -> list[LoggedSentence]:
         """Return the latest of some utterances whose features are kept."""
-        found = (self._sentences.sentence(number) for number in numbers[::-1])
-        return list(islice((each for each in found if each is not None), most))
+        latest = (self._sentences.sentence(number) for number in numbers[::-1])
+        return list(islice((each for each in latest if each is not None), most))

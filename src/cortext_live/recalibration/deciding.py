@@ -119,9 +119,9 @@ class Decider:
         labelled = self._held_out.labelled(unlearnt)
         # Each candidate of a parent is another chance that a worse one passes by luck.
         level = self._rule.level(1 + _judgements(contents, entry.facts["parent"]))
-        found = self._comparer.comparison(entry, labelled, level)
+        comparison = self._comparer.comparison(entry, labelled, level)
         confidences = self._comparer.confidences(entry, unlearnt, FEWEST_UNLEARNT)
-        decision = self._by_rule(contents, found, len(labelled))
+        decision = self._by_rule(contents, comparison, len(labelled))
         # Users have the model that spoke last, not the parent, where it speaks provisionally.
         decision = self._reject_worse_than_last(contents, entry, labelled, level) or decision
         of_parent, own = confidences or (0.0, 0.0)
@@ -140,7 +140,7 @@ class Decider:
         until = self._clock() + timedelta(hours=self._rule.hours)
         log, n_logged = self._log.began, len(self._log.log.utterances)
         n = len(labelled)
-        return Judgement(entry.number, decision, found, confidences, log, n, n_logged, until)
+        return Judgement(entry.number, decision, comparison, confidences, log, n, n_logged, until)
 
     def _reject_worse_than_last(
         self, contents: ChainContents, entry: ChainEntry, labelled: Sequence[int], level: float
@@ -176,7 +176,7 @@ class Decider:
         return bool(last["action"] == "speak" or (more and self._settings.allow_provisional))
 
     def _by_rule(
-        self, contents: ChainContents, found: Comparison | None, labelled: int
+        self, contents: ChainContents, comparison: Comparison | None, labelled: int
     ) -> Decision:
         """Return what the rule says of a comparison, with the budget that the promotions left.
 
@@ -188,8 +188,8 @@ class Decider:
             for each in contents.entries
             if each.kind == "promoted" and each.model in promoted
         ]
-        decision = decide(found, self._rule, spent(uppers), labelled)
-        if found is None and self._settings.allow_provisional:
+        decision = decide(comparison, self._rule, spent(uppers), labelled)
+        if comparison is None and self._settings.allow_provisional:
             reason = f"allowed by the operator; {decision.reason}"
             return replace(decision, action="speak", reason=reason)
         return decision
@@ -220,7 +220,7 @@ class Decider:
         unlearnt = [
             number for number in self._held_out.unlearnt(contents, entry) if number in since
         ]
-        found = self._comparer.comparison(entry, unlearnt, level, parent.number)
+        comparison = self._comparer.comparison(entry, unlearnt, level, parent.number)
         # To stop a model that people use takes more sentences than to hold a new one back.
         fewest = min(self._rule.fewest, self._settings.watched)
         confidences = self._comparer.confidences(entry, unlearnt, fewest, parent.number)
@@ -231,10 +231,10 @@ class Decider:
         return {
             "log": began,
             "said": len(since),
-            "comparison": None if found is None else asdict(found),
+            "comparison": None if comparison is None else asdict(comparison),
             "confidence": confidences,
             "ratings": [asdict(of_parent), asdict(own)],
-            "reason": reason_to_stop(found, confidences, (of_parent, own), lost, 1 - level),
+            "reason": reason_to_stop(comparison, confidences, (of_parent, own), lost, 1 - level),
         }
 
 

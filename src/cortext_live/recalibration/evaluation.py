@@ -142,15 +142,17 @@ def evaluate_online(
             raise next(iter(unfit.values())).error()
         search = SearchSettings(lm=lm, options=options, threads=threads)
         ways = _ways(run, packed, search, settings, method, corrected, seed, Path(scratch))
-        found = {}
+        recognised = {}
         for number, (name, way) in enumerate(ways.items()):
             bar = part_of(progress, number, len(ways))
             logits = follow(way, packed, split, learnt_from, bar, unfit=unfit)
-            found[name] = recognise(run, packed, split, search, skip_bad=skip_bad, logits=logits)
-        learnt = found[method]
+            recognised[name] = recognise(
+                run, packed, split, search, skip_bad=skip_bad, logits=logits
+            )
+        learnt = recognised[method]
         origin = searched_origin(run, data, lm, learnt, "cpu", seed) | {"config": config_of(run)}
         skipped = (*packed.bad_trials, *unfit.values())
-        online = _compared(found, method, settings, split, learnt_from, skipped)
+        online = _compared(recognised, method, settings, split, learnt_from, skipped)
         metrics = write(learnt, run, origin, compared=_for_report(online))
         atomic_write(as_path(out, "out") / FILE, json_text(asdict(online)).encode())
     return metrics, online
@@ -197,7 +199,7 @@ def _known_sentences(
 
 
 def _compared(
-    found: dict[str, Recognised],
+    recognised: dict[str, Recognised],
     method: str,
     settings: LearningSettings,
     scored: str,
@@ -206,9 +208,9 @@ def _compared(
 ) -> OnlineMetrics:
     # One way has learnt from the labels of these, so they are left out of the rates of all ways.
     left_out = LABELLED_PER_DAY if scored in learnt_from else 0
-    recorded = in_order(found[method].data, [scored])
+    recorded = in_order(recognised[method].data, [scored])
     by_index = {
-        name: dict(zip(each.indices, each.trials, strict=True)) for name, each in found.items()
+        name: dict(zip(each.indices, each.trials, strict=True)) for name, each in recognised.items()
     }
     # A bad trial is in the recordings, and in no result.
     order = [place.index for place in recorded if place.index in by_index[method]]

@@ -44,24 +44,24 @@ def forget_in_chain(
     """
     if not (chain / "chain.jsonl").exists():
         return [], []
-    found = read_log(log)
-    deleted = found.deleted
-    if found.began is None or not deleted:
+    contents = read_log(log)
+    deleted = contents.deleted
+    if contents.began is None or not deleted:
         return [], []
     named = deleted if numbers is None else set(numbers)
-    models = models_that_learnt(read_chain(chain), found.began, named)
+    models = models_that_learnt(read_chain(chain), contents.began, named)
     notes = []
     folder = chain / LEARNER
     if folder.is_dir():
         busy = RunError("the service of the chain is running", where=folder)
         try:
             with exclusive(folder, busy):
-                forget_in_store(folder, found.began, deleted)
+                forget_in_store(folder, contents.began, deleted)
         except RunError as error:
             if error is not busy:
                 raise
             notes.append(
-                f"{chain}: `cortext recalibrate` is running, {_follows(folder, found.began)}"
+                f"{chain}: `cortext recalibrate` is running, {_follows(folder, contents.began)}"
             )
     return [model.model_name for model in models], notes
 

@@ -36,8 +36,10 @@ class Ratings:
     @classmethod
     def of(cls, entries: Iterable[LoggedUtterance], model: str) -> Ratings:
         """Count the ratings of a model's sentences, by its name in the log."""
-        found = [each.rating for each in entries if each.model == model and each.rating is not None]
-        return cls(found.count("wrong"), len(found))
+        ratings = [
+            each.rating for each in entries if each.model == model and each.rating is not None
+        ]
+        return cls(ratings.count("wrong"), len(ratings))
 
 
 def chance(before: Ratings, now: Ratings) -> float:

@@ -56,14 +56,14 @@ def unfit_places(
     model: AcousticModel, data: PackedDataset, splits: Iterable[str]
 ) -> dict[Place, Problem]:
     """Return the trials that are too short for one frame of a model, and why they are left out."""
-    found = {}
+    unfit = {}
     for name in splits:
         split = data.split(name)
         for i, n_patches in enumerate(model.n_patches(split.n_bins_N)):
             problem = unfit_trial(model, split, i, int(n_patches), data.path, knows_all=True)
             if problem is not None:
-                found[Place(name, i)] = problem
-    return found
+                unfit[Place(name, i)] = problem
+    return unfit
 
 
 class Way(Protocol):

@@ -186,50 +186,53 @@ class Decision:
 
 
 def decide(
-    found: Comparison | None, rule: PromotionRule, budget_spent: float = 0.0, labelled: int = 0
+    comparison: Comparison | None, rule: PromotionRule, budget_spent: float = 0.0, labelled: int = 0
 ) -> Decision:
     """Return what becomes of a candidate.
 
     Args:
-        found: Its comparison with the parent; None where too few sentences are labelled for one.
+        comparison: Word errors beside its parent's; None where too few sentences have labels.
         rule: The bounds.
         budget_spent: Points that the promotions so far have spent; see `spent`.
         labelled: Number of labelled sentences that may judge it.
     """
-    if found is None:
+    if comparison is None:
         reason = (
             f"at least {rule.fewest} labelled sentences must judge it, and there are {labelled}"
         )
         return Decision("wait", reason, asks=True)
     bound = (
-        f"on {found.sentences} sentences it makes {found.difference:+.1f} points of word errors, at"
-        f" most {found.upper:+.1f}"
+        f"on {comparison.sentences} sentences it makes {comparison.difference:+.1f} points of word"
+        f" errors, at most {comparison.upper:+.1f}"
     )
     # Before the upper bound: a candidate that is surely worse must not wait for more sentences.
-    if found.lower > 0:
+    if comparison.lower > 0:
         return Decision("reject", bound)
-    if found.upper >= rule.provisional:
-        more = needed(found, rule.provisional)
+    if comparison.upper >= rule.provisional:
+        more = needed(comparison, rule.provisional)
         return Decision("wait", f"{bound}; {rule.provisional:g} are allowed{more}", asks=more != "")
-    if found.upper >= rule.promotion:
-        more = needed(found, rule.promotion)
+    if comparison.upper >= rule.promotion:
+        more = needed(comparison, rule.promotion)
         reason = f"{bound}; to be promoted it needs {rule.promotion:g}{more}"
         return Decision("speak", reason, asks=more != "")
     # Many promotions of a little harm each, all within the bound, would add up.
-    if spent([budget_spent, found.upper]) > rule.budget:
+    if spent([budget_spent, comparison.upper]) > rule.budget:
         left = max(0.0, rule.budget - budget_spent)
         return Decision("speak", f"{bound}; the budget of all promotions has {left:.1f} left")
     return Decision("promote", bound)
 
 
-def needed(found: Comparison, bound: float) -> str:
+def needed(comparison: Comparison, bound: float) -> str:
     """Return about how many more sentences must judge for a bound, in words; empty if none do.
 
     Assumes that the difference stays as it is. The distance of its bound shrinks with the root of
     the number of sentences.
     """
-    if found.difference >= bound:
+    if comparison.difference >= bound:
         return ""
-    total = found.sentences * ((found.upper - found.difference) / (bound - found.difference)) ** 2
-    more = int(np.ceil(total)) - found.sentences
+    total = (
+        comparison.sentences
+        * ((comparison.upper - comparison.difference) / (bound - comparison.difference)) ** 2
+    )
+    more = int(np.ceil(total)) - comparison.sentences
     return f", which takes about {more} more that judge" if more > 0 else ""

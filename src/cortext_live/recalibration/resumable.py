@@ -86,8 +86,8 @@ class ResumableLearner:
         self.learner, note = saved
         self.position = Position.of_note(note["position"])
         if not any(each.hash == note["latest"] for each in contents.entries):
-            what = "the saved learner has learnt on from a model that the chain does not have"
-            raise RunError(what, where=self._store.folder, fix=FIX)
+            problem = "the saved learner has learnt on from a model that the chain does not have"
+            raise RunError(problem, where=self._store.folder, fix=FIX)
         if self.learner.settings != self._settings or note["from"] != self.origin:
             self.position.learn_anew(contents.learnt(self.position.latest))
             self.start_again(contents, contents.learns_from(self.position.latest))

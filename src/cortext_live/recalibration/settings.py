@@ -68,8 +68,8 @@ class LearningSettings:
         least = {"copies": 1, "replayed": 0, "steps": 1, "steps_per_day": 0, "together": 0}
         least |= {"rounds": 1}
         for name, number in (least | {"remembered": 2}).items():
-            found = getattr(self, name)
-            _require(found >= number, name, found, f"{number} or more")
+            given = getattr(self, name)
+            _require(given >= number, name, given, f"{number} or more")
         for name in ("confidence", "word_confidence", "least_rate", "lr_floor"):
             _require(0 <= getattr(self, name) <= 1, name, getattr(self, name), "from 0 to 1")
         for name in ("lr", "clip", "corrected_weight"):
@@ -186,8 +186,8 @@ class ServiceSettings:
                 raise ConfigError(f"{name} is {getattr(self, name)}; it must be 1 or more")
         for name in ("settle_s", "quiet_s"):
             if not 0 <= getattr(self, name) <= 3600 * YEAR_H:
-                found = f"{name} is {getattr(self, name):g}"
-                raise ConfigError(f"{found}; it must be from 0 to {3600 * YEAR_H:g} s, a year")
+                problem = f"{name} is {getattr(self, name):g}"
+                raise ConfigError(f"{problem}; it must be from 0 to {3600 * YEAR_H:g} s, a year")
         if not 0 <= self.lost_confidence <= 1:
-            found = f"lost_confidence is {self.lost_confidence}"
-            raise ConfigError(found, fix="give a share from 0 to 1")
+            problem = f"lost_confidence is {self.lost_confidence}"
+            raise ConfigError(problem, fix="give a share from 0 to 1")

@@ -64,8 +64,8 @@ def watch(
 
 def _by_reason(set_aside: Mapping[int, str], named: Container[int]) -> dict[str, list[int]]:
     """Return the utterances that were not named yet, in order, by the reason why they are aside."""
-    found: dict[str, list[int]] = {}
+    numbers_by_reason: dict[str, list[int]] = {}
     for number, reason in sorted(set_aside.items()):
         if number not in named:
-            found.setdefault(reason, []).append(number)
-    return found
+            numbers_by_reason.setdefault(reason, []).append(number)
+    return numbers_by_reason

@@ -115,11 +115,13 @@ def begin(folder: Path, log: LogContents, numbers: Iterable[int]) -> list[int]:
     if earlier is None or earlier.began != log.began:
         earlier = _Journal(log.began, [], [])
     numbers = sorted({*numbers, *earlier.entries})
-    found = {log.utterances[number].session for number in numbers if number in log.utterances}
+    sessions = {log.utterances[number].session for number in numbers if number in log.utterances}
     if any(type(log.entries[n]) is Damaged for n in numbers if n < len(log.entries)):
         folders = (path.parent.name for path in (folder / RECORDINGS).glob(f"*/{SESSION_FILE}"))
-        found |= {name for name in folders if not wrong_with_session(name)}  # nobody knows the day
-    journal = _Journal(log.began, numbers, sorted({*found, *earlier.sessions}))
+        sessions |= {
+            name for name in folders if not wrong_with_session(name)
+        }  # nobody knows the day
+    journal = _Journal(log.began, numbers, sorted({*sessions, *earlier.sessions}))
     with atomic_stream(folder / JOURNAL, private=True) as file:
         file.write(json.dumps(asdict(journal)).encode())
     return numbers
@@ -172,8 +174,8 @@ def _journal(folder: Path) -> _Journal | None:
     """Return the deletion in progress; None for none. Raises LiveError for a damaged file."""
     path = folder / JOURNAL
     try:
-        found = read_json(path)
-        journal = _Journal(found["began"], found["entries"], found["sessions"])
+        values = read_json(path)
+        journal = _Journal(values["began"], values["entries"], values["sessions"])
         usable = (
             (journal.began is None or type(journal.began) is int)
             and all(type(n) is int and 0 <= n < MOST_ENTRIES for n in journal.entries)
@@ -297,10 +299,10 @@ def _delete_recordings(folder: Path, session: str, began: int, numbers: set[int]
         return read_trials(path, labels_required=True, session=session)
 
     try:
-        found = [is_deleted(trial) for trial in trials()]
-        if all(found):
+        deleted = [is_deleted(trial) for trial in trials()]
+        if all(deleted):
             path.unlink()
-        elif any(found):
+        elif any(deleted):
             write_session(path, (trial for trial in trials() if not is_deleted(trial)))
             path.chmod(0o600)
         sync(path.parent)

@@ -191,8 +191,8 @@ class LogContents:
         program that continues counts no unfinished line.
         """
         id_ = following.id if isinstance(following, LoggedUtterance) else None
-        found, self._unsettled = self._unsettled, []
-        for each in found:
+        unsettled, self._unsettled = self._unsettled, []
+        for each in unsettled:
             if each.is_sure or (each.is_entry and _is_later(id_, each.id)):
                 self._add_damaged(each)
 
@@ -207,15 +207,15 @@ class LogContents:
         for each in known:
             self._add_damaged(each)
 
-    def _add_damaged(self, found: Remains) -> None:
-        when = self._when(found.when)
+    def _add_damaged(self, remains: Remains) -> None:
+        when = self._when(remains.when)
         if self._began is None and when is not NEVER:
             self._began = int(when.timestamp())
-        if found.id is not None:
-            self._number[found.id] = len(self.entries)
-        elif not found.is_known:
+        if remains.id is not None:
+            self._number[remains.id] = len(self.entries)
+        elif not remains.is_known:
             self._number.clear()
-        self.entries.append(Damaged(when, found.id))
+        self.entries.append(Damaged(when, remains.id))
 
     def _when(self, written: str | None) -> datetime:
         """Return the time of a damaged entry: that of the entry above, or else as it is written."""
@@ -294,8 +294,8 @@ def read_lines(path: Path, log: LogContents) -> Iterator[tuple[int, bytes, Entry
                     log.add_remains(raw)
                     log.damaged += 1
                     if log.damaged <= MOST_NOTES:
-                        what = str(error) if ends else "unfinished"
-                        log.notes.append(f"{path}: line {number} passed over: {what}")
+                        problem = str(error) if ends else "unfinished"
+                        log.notes.append(f"{path}: line {number} passed over: {problem}")
                     continue
                 yield log.add(parsed, line), raw, parsed
         log.settle_sure()

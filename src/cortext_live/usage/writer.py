@@ -299,8 +299,8 @@ class UsageLog:
             if self._kept_features is None or self._conventions.features != "raw":
                 return []
             numbers = list(self._log.utterances)[-most:] if most > 0 else []
-            found = [self._kept_features.read(self._block, number) for number in numbers]
-        return [features_TC for features_TC in found if features_TC is not None]
+            features = [self._kept_features.read(self._block, number) for number in numbers]
+        return [features_TC for features_TC in features if features_TC is not None]
 
     def correct(self, id_: str | int, text: str) -> bool:
         """Log the sentence that was meant; return whether the recording is kept with it.

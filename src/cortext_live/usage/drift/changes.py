@@ -91,7 +91,7 @@ def find_changes(
         floor: Distance up to which nothing counts as a change.
         array: Number of the array.
     """
-    found: list[Change] = []
+    changes: list[Change] = []
     level: list[float] = []
     distances: list[float] = []
     pending: tuple[int, float, float] | None = None
@@ -107,7 +107,7 @@ def find_changes(
                 # The days before the change would widen and shift the median for weeks.
                 level = [changed, value]
                 continue
-            found[-1] = Change(kind, first, first, before, changed, array)
+            changes[-1] = Change(kind, first, first, before, changed, array)
         if len(level) < LEAST_DAYS:
             level.append(value)
             continue
@@ -115,12 +115,12 @@ def find_changes(
         # Distances of unchanged days alone: an earlier jump does not widen the usual.
         usual = MAD_TO_SD * float(np.median(distances)) if distances else 0.0
         if abs(value - before) > max(floor, TIMES_USUAL * usual):
-            found.append(Change(kind, day, None, before, value, array))
+            changes.append(Change(kind, day, None, before, value, array))
             pending = day, value, before
             continue
         distances.append(abs(value - before))
         level.append(value)
-    return found
+    return changes
 
 
 def find_gaps(dates: Sequence[date | None]) -> list[Change]:

@@ -106,10 +106,10 @@ class DriftReport:
 
 def _day_json(day: DayReport) -> dict[str, Any]:
     use = None if day.use is None else vars(day.use)
-    found = {"session": day.session, "date": None if day.date is None else str(day.date)}
+    facts = {"session": day.session, "date": None if day.date is None else str(day.date)}
     distance = day.layer_distance
     layer = None if distance is None else {"weight": distance[0], "bias": distance[1]}
-    return found | {
+    return facts | {
         "arrays": day.arrays, "blocks": list(day.blocks), "use": use, "day_layer_distance": layer
     }  # fmt: skip
 
@@ -191,12 +191,12 @@ def _numbers(
 ) -> tuple[dict[str, dict[str, Any]], tuple[dict[str, Any], ...]]:
     """Return the numbers of a day's arrays, and of the arrays in each of its blocks."""
     levels = reference.levels(day.moments, dead_E)
-    found = {}
+    by_array = {}
     for array, name in enumerate(layout.names):
         of = layout.electrodes(array)
         died = dead_E & ~before_E if before_E is not None else np.zeros_like(dead_E)
         back = before_E & ~dead_E if before_E is not None else np.zeros_like(dead_E)
-        found[name] = _level_numbers(levels, array) | {
+        by_array[name] = _level_numbers(levels, array) | {
             "dead": int(dead_E[of].sum()),
             "electrodes": len(dead_E[of]),
             "died": (np.flatnonzero(died[of]) + of.start).tolist(),
@@ -207,7 +207,7 @@ def _numbers(
         levels = reference.levels(block.moments, dead_E)
         rows = {name: _level_numbers(levels, array) for array, name in enumerate(layout.names)}
         blocks.append({"block": block.name, "bins": block.moments.n, "arrays": rows})
-    return found, tuple(blocks)
+    return by_array, tuple(blocks)
 
 
 def _level_numbers(levels: Levels, array: int) -> dict[str, float]:
@@ -221,19 +221,19 @@ def _level_numbers(levels: Levels, array: int) -> dict[str, float]:
 def _array_changes(
     sessions: Sequence[str], numbers: dict[str, Any], layout: Layout, floors: Floors
 ) -> list[Change]:
-    found = []
+    changes = []
     for array, name in enumerate(layout.names):
         rows = [numbers[each][0][name] if each in numbers else None for each in sessions]
         for kind in ("shift", "spread"):
             values = [NAN if row is None else row[kind] for row in rows]
-            found += find_changes(values, kind, floors.of(kind), array)
+            changes += find_changes(values, kind, floors.of(kind), array)
         shares = [NAN if row is None else row["dead"] / row["electrodes"] for row in rows]
-        found += find_changes(shares, "dead", floors.of("dead"), array)
-    return found
+        changes += find_changes(shares, "dead", floors.of("dead"), array)
+    return changes
 
 
 def _use_changes(sessions: Sequence[str], use: dict[str, DayOfUse], floors: Floors) -> list[Change]:
-    found = []
+    changes = []
     for kind in ("confidence", "corrected"):
         values = []
         for name in sessions:
@@ -241,8 +241,8 @@ def _use_changes(sessions: Sequence[str], use: dict[str, DayOfUse], floors: Floo
             value = None if day is None else getattr(day, kind)
             enough = day is not None and day.utterances >= LEAST_UTTERANCES
             values.append(value if value is not None and enough else NAN)
-        found += find_changes(values, kind, floors.of(kind))
-    return found
+        changes += find_changes(values, kind, floors.of(kind))
+    return changes
 
 
 def has_day_layers(run: Path) -> bool:

@@ -191,14 +191,14 @@ def _of_one_width(days: Iterator[DayStatistics], source: DriftSource) -> Iterato
     """Yield days with as many features as the first one."""
     n_features = None
     for day in days:
-        found = len(day.moments.mean_C)
-        n_features = n_features or found
+        width = len(day.moments.mean_C)
+        n_features = n_features or width
         # Features are compared one by one with those of the first days. Other features (an array
         # more, another kind) have nothing to be compared with.
-        if found == n_features:
+        if width == n_features:
             yield day
         else:
-            source.notes.append(f"left out: {day.session} has {found} features, not {n_features}")
+            source.notes.append(f"left out: {day.session} has {width} features, not {n_features}")
 
 
 def _stretches(
