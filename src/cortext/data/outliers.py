@@ -226,16 +226,16 @@ class Outliers:
     def __bool__(self) -> bool:
         return bool(self.n_bins or self.n_values)
 
-    def add(self, found: JudgedBins, first: int) -> None:
+    def add(self, bins: JudgedBins, first: int) -> None:
         """Count those of bins that were judged, of which the first has the number `first`."""
-        left_out = np.flatnonzero(~found.kept_T)
+        left_out = np.flatnonzero(~bins.kept_T)
         if len(left_out):
             self.n_bins += len(left_out)
             if self.first_bin is None:
                 self.first_bin = first + int(left_out[0])
-        if found.named_TC is None:
+        if bins.named_TC is None:
             return
-        far_TC = found.named_TC
+        far_TC = bins.named_TC
         if self.first_value is None and far_TC.any():
             self.first_value = first + int(far_TC.any(axis=1).argmax())
         for feature in np.flatnonzero(far_TC.any(axis=0)).tolist():
@@ -245,8 +245,8 @@ class Outliers:
     @property
     def first(self) -> int | None:
         """Bin of the first outlier of either kind."""
-        found = [bin_ for bin_ in (self.first_bin, self.first_value) if bin_ is not None]
-        return min(found, default=None)
+        firsts = [bin_ for bin_ in (self.first_bin, self.first_value) if bin_ is not None]
+        return min(firsts, default=None)
 
     def __add__(self, other: Outliers) -> Outliers:
         n_values = dict(self.n_values)
@@ -302,5 +302,5 @@ def features_named(features: object, most: int = 5) -> str:
     return f"feature{'s' if len(numbers) > 1 else ''} {listed}{more}"
 
 
-def _n(n: int, what: str) -> str:
-    return f"{n:,} {what}{'' if n == 1 else 's'}"
+def _n(n: int, unit: str) -> str:
+    return f"{n:,} {unit}{'' if n == 1 else 's'}"
