@@ -44,8 +44,8 @@ class ChannelDropoutConfig:
                 f"channel_dropout has probability {self.probability}; it must be in (0, 1)"
             )
         if self.features_per_electrode < 1:
-            found = f"channel_dropout has features_per_electrode {self.features_per_electrode}"
-            raise ConfigError(f"{found}; it must be at least 1")
+            problem = f"channel_dropout has features_per_electrode {self.features_per_electrode}"
+            raise ConfigError(f"{problem}; it must be at least 1")
 
 
 @register_augmentation("channel_dropout")
@@ -72,12 +72,12 @@ class ChannelDropout:
         n_trials, _, n_features = x_BTC.shape
         per_electrode = self.config.features_per_electrode
         if n_features % per_electrode:
-            found = (
+            problem = (
                 f"channel_dropout.features_per_electrode is {per_electrode}; the data have"
                 f" {n_features} features"
             )
             raise ConfigError(
-                found, fix="set it to 1, or to the number of features that an electrode has"
+                problem, fix="set it to 1, or to the number of features that an electrode has"
             )
         shape = (n_trials, n_features // per_electrode)
         silent_BE = (
@@ -154,18 +154,18 @@ class TimeMaskConfig:
     def __post_init__(self) -> None:
         check_fields(self)
         if not 1 <= self.patch_bins <= MOST_BINS:
-            what = f"time_mask has patch_bins {self.patch_bins}"
-            raise ConfigError(f"{what}; it must be at least 1 and at most {MOST_BINS}")
+            problem = f"time_mask has patch_bins {self.patch_bins}"
+            raise ConfigError(f"{problem}; it must be at least 1 and at most {MOST_BINS}")
         if (
             not 1 <= self.n_masks <= MOST_MASKS
             or not 0 < self.max_share <= 1
             or (self.max_bins is not None and self.max_bins < self.patch_bins)
         ):
-            found = (
+            given = (
                 f"n_masks {self.n_masks}, max_share {self.max_share} and max_bins {self.max_bins}"
             )
             needed = f"from 1 to {MOST_MASKS}, in (0, 1] and {self.patch_bins} or more (or null)"
-            raise ConfigError(f"time_mask has {found}; {needed} are needed")
+            raise ConfigError(f"time_mask has {given}; {needed} are needed")
 
 
 @register_augmentation("time_mask")

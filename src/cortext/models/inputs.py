@@ -179,8 +179,10 @@ def check_settings(config: Any, bounds: Mapping[str, tuple[int, int]]) -> None:
         raise ConfigError(f"model.intermediate_layer is {middle}; it must be {needed}")
     n_read = config.input_network.read_in
     if n_read is not None and not UNITS[0] <= n_read <= UNITS[1]:
-        what = f"model.input_network.read_in is {n_read}"
-        raise ConfigError(f"{what}; it must be null, or at least {UNITS[0]} and at most {UNITS[1]}")
+        problem = f"model.input_network.read_in is {n_read}"
+        raise ConfigError(
+            f"{problem}; it must be null, or at least {UNITS[0]} and at most {UNITS[1]}"
+        )
     dropouts = {
         name: getattr(config, name) for name in ("rnn_dropout", "dropout") if hasattr(config, name)
     }

@@ -37,8 +37,8 @@ runs torch modules on JAX and calls its device type `jax`.
 
 def substitute(function: Function, x: torch.Tensor) -> Function | None:
     """Return the function that a backend has registered in place of `function` for `x`'s device."""
-    found = SUBSTITUTES.get(x.device.type, {})
-    return cast("Function | None", found.get(function))
+    functions = SUBSTITUTES.get(x.device.type, {})
+    return cast("Function | None", functions.get(function))
 
 
 def day_affine(
@@ -243,8 +243,8 @@ def attention(
         return own(q_BHPE, k_BHKE, v_BHKE, bias_BHPK, p)
     bias_BHPK = bias_BHPK.to(q_BHPE.dtype)
     if q_BHPE.device.type == "cpu" and torch.is_grad_enabled():
-        found: torch.Tensor = _Attention.apply(q_BHPE, k_BHKE, v_BHKE, bias_BHPK, p)  # type: ignore[no-untyped-call]
-        return found
+        context: torch.Tensor = _Attention.apply(q_BHPE, k_BHKE, v_BHKE, bias_BHPK, p)  # type: ignore[no-untyped-call]
+        return context
     if q_BHPE.device.type == "cuda":
         # CUDA's kernel reads rows that begin every 8 values; of other rows it would first make
         # longer copies, one for each trial and head.
@@ -338,9 +338,9 @@ def gru(
         or state_LBD.dtype == torch.float64
     ):
         if n_patches_B is not None and torch.is_grad_enabled() and in_16_bits_on_cuda(x_BPI):
-            found = _in_16_bits(module, x_BPI, state_LBD, layers or range(module.num_layers))
-            if found is not None:
-                return found
+            in_16_bits = _in_16_bits(module, x_BPI, state_LBD, layers or range(module.num_layers))
+            if in_16_bits is not None:
+                return in_16_bits
         if layers is not None:
             return _some_layers(module, x_BPI, state_LBD, layers)
         hidden_BPD, state_LBD = module(x_BPI, state_LBD)

@@ -116,9 +116,9 @@ def with_forwards(
     # torch refuses to copy a tensor that a module computes from parameters and keeps, as torch's
     # old weight_norm does.
     except RuntimeError as error:
-        what = f"this network cannot be copied: {str(error).splitlines()[0]}"
+        problem = f"this network cannot be copied: {str(error).splitlines()[0]}"
         raise RunError(
-            what, fix="use torch.nn.utils.parametrizations for weights that are computed"
+            problem, fix="use torch.nn.utils.parametrizations for weights that are computed"
         ) from None
     compiled: set[nn.Module] = set()
     for module in network.modules():

@@ -128,15 +128,15 @@ class TransformerConfig:
         bounds |= dict.fromkeys(("chunk_frames", "context_frames"), FRAMES)
         check_settings(self, bounds)
         if self.patch_stride != self.patch_size:
-            what = f"model.patch_stride is {self.patch_stride} and patch_size {self.patch_size}"
-            raise ConfigError(f"{what}; a transformer's patches do not overlap: make them equal")
+            problem = f"model.patch_stride is {self.patch_stride} and patch_size {self.patch_size}"
+            raise ConfigError(f"{problem}; a transformer's patches do not overlap: make them equal")
         if (self.attention == "chunked") != (self.chunk_frames > 1):
-            what = f"model.attention is {self.attention!r} with chunk_frames {self.chunk_frames}"
-            raise ConfigError(what, fix="chunked needs 2 frames or more, others have 1")
+            problem = f"model.attention is {self.attention!r} with chunk_frames {self.chunk_frames}"
+            raise ConfigError(problem, fix="chunked needs 2 frames or more, others have 1")
         least_most = self.train_context_frames
         if len(least_most) != 2 or not FRAMES[0] <= least_most[0] <= least_most[1] <= FRAMES[1]:
-            what = f"model.train_context_frames is {least_most}"
-            raise ConfigError(what, fix="give the least and the most frames, such as [62, 250]")
+            problem = f"model.train_context_frames is {least_most}"
+            raise ConfigError(problem, fix="give the least and the most frames, such as [62, 250]")
 
 
 @register("transformer")
@@ -339,15 +339,15 @@ class TransformerBlocks(nn.Module):
             # Only attention sees the padding; the other layers read the trials' own frames, [N, D].
             lengths = n_patches_B.clamp(max=len(p_P)).tolist()
             x_BPD = without_padding(x_BPD, lengths)
-        found = []
+        outputs = []
         for layer, block in enumerate(self.layers, start=1):
             x_BPD, _ = block(x_BPD, distance_PK, seen_BHPK, lengths=lengths)
             if layer in (config.intermediate_layer, config.n_layers):
                 normed = self.norm(x_BPD)
                 if lengths is not None:
                     normed = with_padding(normed, lengths, len(p_P))
-                found.append(normed)
-        return found[-1], found[0] if len(found) > 1 else None
+                outputs.append(normed)
+        return outputs[-1], outputs[0] if len(outputs) > 1 else None
 
     def _context(self, device: torch.device) -> int | torch.Tensor:
         """Return the frames before a chunk that are seen; in training, draw them."""

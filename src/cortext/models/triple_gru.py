@@ -81,8 +81,8 @@ class TripleGRUConfig:
         }
         check_settings(self, bounds)
         if self.input_network.read_in is not None:
-            what = f"model.input_network.read_in is {self.input_network.read_in}"
-            raise ConfigError(f"{what}; a triple_gru has no read-in layer", fix="leave it out")
+            problem = f"model.input_network.read_in is {self.input_network.read_in}"
+            raise ConfigError(f"{problem}; a triple_gru has no read-in layer", fix="leave it out")
 
 
 class _Recurrent(DayLayers):

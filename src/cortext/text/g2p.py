@@ -122,11 +122,11 @@ class GraphoneModel:
                     )
                 )
             beams = grown
-        found: dict[tuple[int, ...], float] = {}
+        by_phonemes: dict[tuple[int, ...], float] = {}
         for score, node, phonemes in beams:
             total = score + float(self.successors(node)[0][END])
-            found[phonemes] = float(np.logaddexp(found.get(phonemes, -np.inf), total))
-        return found
+            by_phonemes[phonemes] = float(np.logaddexp(by_phonemes.get(phonemes, -np.inf), total))
+        return by_phonemes
 
     def predict(self, word: str) -> tuple[str, ...]:
         """Return the most probable pronunciation; see `predict` below."""
@@ -136,8 +136,8 @@ class GraphoneModel:
                 f"cannot pronounce {word!r}: {min(foreign)!r} is not one of {LETTERS}; normalize it"
                 " first"
             )
-        found = self.nbest(word)
-        return tuple(ARPABET[number] for number in max(found, key=found.__getitem__))
+        scores = self.nbest(word)
+        return tuple(ARPABET[number] for number in max(scores, key=scores.__getitem__))
 
 
 def _suffixes(token_N: np.ndarray, first_child_N1: np.ndarray, n_tokens: int) -> np.ndarray:

@@ -94,11 +94,11 @@ def score_texts(
     prefix = lm.prefix(context)
     _check_lengths(lm, len(prefix), forms)
     scores = score_tokens(
-        lm, prefix, [tokens for found in forms.values() for tokens in found if tokens], batch_tokens
+        lm, prefix, [tokens for ways in forms.values() for tokens in ways if tokens], batch_tokens
     )
     summed = {
-        text: _summed([TokenScore(scores.get(one, 0.0), len(one)) for one in found])
-        for text, found in forms.items()
+        text: _summed([TokenScore(scores.get(one, 0.0), len(one)) for one in ways])
+        for text, ways in forms.items()
     }
     return [summed[text] for text in texts]
 
@@ -160,7 +160,7 @@ def _summed(forms: Sequence[TokenScore]) -> TokenScore:
 
 
 def _check_lengths(lm: CausalLM, n_prefix: int, forms: dict[str, list[tuple[int, ...]]]) -> None:
-    longest = max((len(tokens) for found in forms.values() for tokens in found), default=0)
+    longest = max((len(tokens) for ways in forms.values() for tokens in ways), default=0)
     if n_prefix + longest > lm.window:
         raise LanguageModelError(
             f"a sentence has more tokens than the {lm.window - n_prefix} that the model reads after"

@@ -310,15 +310,15 @@ class TokenTree:
         tokens_BT = torch.tensor(tokens, device=self._lm.device)
         with lm.lock:
             network = lm.body if lm.splits else lm.network
-            found = network(input_ids=tokens_BT, past_key_values=cache, use_cache=True, **inputs)
+            output = network(input_ids=tokens_BT, past_key_values=cache, use_cache=True, **inputs)
             if lm.splits:
-                outputs_NF = found.last_hidden_state[wanted]
+                outputs_NF = output.last_hidden_state[wanted]
                 totals = [
                     lm.head(part).float().logsumexp(dim=-1)
                     for part in outputs_NF.split(ROWS_AT_ONCE)
                 ]
             else:
-                outputs_NF = found.logits[wanted].float()
+                outputs_NF = output.logits[wanted].float()
                 totals = [outputs_NF.logsumexp(dim=-1)]
         self._outputs.append(outputs_NF)
         self._totals.append(torch.cat(totals)[:, None])

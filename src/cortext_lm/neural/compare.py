@@ -183,9 +183,9 @@ def mixed(log_probs: Sequence[np.ndarray], weights: Sequence[float]) -> np.ndarr
     return np.asarray(np.logaddexp.reduce(terms))
 
 
-def open_ngram(found: TextLogProbs, spelling: float) -> np.ndarray:
+def open_ngram(log_probs: TextLogProbs, spelling: float) -> np.ndarray:
     """Return log-probabilities [events] of the n-gram mixed with the model of letters."""
-    return mixed([found.ngram, found.letters], [1 - spelling, spelling])
+    return mixed([log_probs.ngram, log_probs.letters], [1 - spelling, spelling])
 
 
 def letter_model(ngram: LanguageModel, out: Path) -> LanguageModel:
@@ -264,15 +264,17 @@ def word_log_probs(
             raise LanguageModelError(
                 f"the sentence {text[:40]!r} ... is longer than the model's window", where=lm.name
             )
-    found: list[np.ndarray] = [np.empty(0)] * len(rows)
+    by_sentence: list[np.ndarray] = [np.empty(0)] * len(rows)
     done = 0
     for group in length_batches(rows, _BATCH_TOKENS):
         scored = _piece_log_probs(lm, [rows[number] for number in group], boundary)
         for number, (pieces_T, boundary_T) in zip(group, scored, strict=True):
-            found[number] = _by_word([len(word) for word in cut[number]], pieces_T, boundary_T)
+            by_sentence[number] = _by_word(
+                [len(word) for word in cut[number]], pieces_T, boundary_T
+            )
         done += len(group)
         progress(done, len(rows))
-    return found
+    return by_sentence
 
 
 def _piece_log_probs(
