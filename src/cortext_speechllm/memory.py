@@ -247,12 +247,12 @@ def check_gpu_memory(
     found = estimate(config, facts, load)
     free = free_gpu_bytes(torch.device(device)) if free_bytes is None else free_bytes
     if MARGIN * found.needed_bytes > free:
-        what = (
+        problem = (
             f"not enough GPU memory: about {_gb(MARGIN * found.needed_bytes)} are needed, and"
             f" {device} has {_gb(free)}"
         )
         raise LanguageModelError(
-            what, where=config.speech.audio_llm, fix=_advice(config, facts, load, free)
+            problem, where=config.speech.audio_llm, fix=_advice(config, facts, load, free)
         )
     return found
 

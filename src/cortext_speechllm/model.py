@@ -116,12 +116,14 @@ class SpeechLLM(AcousticModel):
             if not name.startswith("encoder.")
         }
         if lost := sorted(set(tensors) - set(own)):
-            what = (
+            problem = (
                 f"has LoRA weights, such as {lost[0]}, and here nothing is added to the language"
                 " model there"
             )
             raise RunError(
-                what, where=where, fix="give speech.lora and the loss weights as that run has them"
+                problem,
+                where=where,
+                fix="give speech.lora and the loss weights as that run has them",
             )
         for name, tensor in own.items():
             found = tensors.get(name)
@@ -129,12 +131,12 @@ class SpeechLLM(AcousticModel):
                 continue  # saved by a stage without LoRA
             if found is None or found.shape != tensor.shape:
                 shape = "absent" if found is None else list(found.shape)
-                what = (
+                problem = (
                     f"{name} is {shape}; {list(tensor.shape)} is needed for this audio language"
                     " model"
                 )
                 raise RunError(
-                    what,
+                    problem,
                     where=where,
                     fix="give the audio language model and LoRA settings of that run",
                 )

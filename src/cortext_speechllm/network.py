@@ -58,9 +58,10 @@ class SpeechNetwork(nn.Module):
     ) -> None:
         super().__init__()
         if not hasattr(encoder, "hidden"):
-            what = f"model {encoder.config.kind!r} gives out no hidden units"
+            problem = f"model {encoder.config.kind!r} gives out no hidden units"
             raise ConfigError(
-                what, fix="use kind gru or triple_gru, or add hidden, read_out and n_hidden to it"
+                problem,
+                fix="use kind gru or triple_gru, or add hidden, read_out and n_hidden to it",
             )
         self.encoder = encoder
         self.config = encoder.config

@@ -92,9 +92,11 @@ class PhonemeBank:
                     )
         if not self._pieces:
             unit = model.inventory.unit
-            what = f"the encoder decodes no {unit} in any training trial: it has not learnt"
+            problem = f"the encoder decodes no {unit} in any training trial: it has not learnt"
             raise DataError(
-                what, where=data.path, fix="give a longer run of `cortext train`, with a CTC loss"
+                problem,
+                where=data.path,
+                fix="give a longer run of `cortext train`, with a CTC loss",
             )
 
     def _keep(self, labels: list[int], decoded: list[int], merged_QD: torch.Tensor) -> None:

@@ -295,12 +295,12 @@ class TorchaxBackend:
             config = self.job.config
             of = f"loss {config.loss.kind!r}, or " if config.loss is not None else ""
             of += f"model {config.model.kind!r},"
-            what = f"{of} decides in Python on a number that only the step knows"
+            problem = f"{of} decides in Python on a number that only the step knows"
             fix = (
                 "compute with tensors (torch.where, clamp), of which `fraction` is one; or train on"
                 " cpu or cuda"
             )
-            raise ConfigError(what, fix=fix) from error
+            raise ConfigError(problem, fix=fix) from error
         except Exception as error:
             explained = explain(
                 error, self.job.config.dataset.batch_size, getattr(self, "cores", 1)

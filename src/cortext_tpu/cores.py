@@ -22,12 +22,12 @@ def cores_line(used: int, found: Found, what: str = "TPU core") -> str:
 def check_platform(platform: str, found: Found) -> None:
     """Raise RunError if a TPU was found and JAX uses another device, most likely the CPU."""
     if found.address is not None and platform != "tpu":
-        what = f"JAX uses the {platform.upper()}, although there is a TPU: {found.summary}"
+        problem = f"JAX uses the {platform.upper()}, although there is a TPU: {found.summary}"
         fix = (
             "pip install 'jax[tpu]', or unset JAX_PLATFORMS where it is set; `cortext doctor` says"
             " which versions clash"
         )
-        raise RunError(what, fix=fix)
+        raise RunError(problem, fix=fix)
 
 
 def check_cores(used: int, required: int | None, found: Found) -> None:
@@ -40,7 +40,7 @@ def check_cores(used: int, required: int | None, found: Found) -> None:
     """
     if required is None or used >= required:
         return
-    what = f"training would use {used} core{'s' if used != 1 else ''} instead of {required}"
+    problem = f"training would use {used} core{'s' if used != 1 else ''} instead of {required}"
     if found.chips * max(1, len(found.hosts)) >= required:
         fix = (
             "unset TPU_VISIBLE_CHIPS and TPU_PROCESS_BOUNDS, end other programs that hold the TPU,"
@@ -50,7 +50,7 @@ def check_cores(used: int, required: int | None, found: Found) -> None:
         fix = "no TPU was found; `cortext doctor` says what was looked at"
     else:
         fix = f"take a larger TPU than {found.summary}, or lower --require-cores"
-    raise RunError(what, where="--require-cores", fix=fix)
+    raise RunError(problem, where="--require-cores", fix=fix)
 
 
 def check_shares(config: TrainConfig, n_cores: int) -> None:

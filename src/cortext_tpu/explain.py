@@ -76,11 +76,11 @@ def _held(text: str, batch_size: int | None, cores: int) -> CortextError | None:
 def _workers(text: str, batch_size: int | None, cores: int) -> CortextError | None:
     if (wrong := re.search(r"Expected (\d+) worker addresses, got (\d+)", text)) is None:
         return None
-    what = (
+    problem = (
         f"one core instead of {wrong[1]}: this program was started as one of {wrong[1]} processes"
     )
     return RunError(
-        what,
+        problem,
         fix=(
             "start it once, without xmp.spawn or torchrun: one process drives all cores of a"
             " machine"
@@ -114,12 +114,12 @@ def _dtypes(text: str, batch_size: int | None, cores: int) -> CortextError | Non
                 and kind != other
                 and re.search("mismatch|must (have|match)|equal types|dtype|differ", text)
             ):
-                what = (
+                problem = (
                     f"two types of numbers meet in the model: {kind}[{sizes}] and {other}[{same}]"
                 )
                 fix = (
                     "train with --precision fp32, and cast in your own layer: float32 states,"
                     " bfloat16 products"
                 )
-                return RunError(what, fix=fix)
+                return RunError(problem, fix=fix)
     return None

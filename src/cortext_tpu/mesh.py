@@ -116,8 +116,10 @@ def hosts(spec: DeviceSpec) -> Iterator[Processes]:
             process_id=None if number is None else int(number),
         )
     except (RuntimeError, ValueError) as error:
-        what = f"the hosts of the slice do not come together: {str(error).splitlines()[0]}"
-        raise RunError(what, fix="start the same command on every host (`--worker=all`)") from None
+        problem = f"the hosts of the slice do not come together: {str(error).splitlines()[0]}"
+        raise RunError(
+            problem, fix="start the same command on every host (`--worker=all`)"
+        ) from None
     try:
         yield Hosts(jax.process_index(), jax.process_count())
     finally:

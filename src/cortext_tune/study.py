@@ -157,8 +157,8 @@ class TrialStore:
         if [trial.number for trial in trials] != list(
             range(self._first, self._first + len(trials))
         ):
-            what = f"its trials are not numbered from {self._first}"
-            raise RunError(what, where=self.file, fix=ANOTHER)
+            problem = f"its trials are not numbered from {self._first}"
+            raise RunError(problem, where=self.file, fix=ANOTHER)
         return trials
 
     def claim(self) -> TuningTrial | None:

@@ -129,11 +129,11 @@ def _check_ended(study: Study, stopped: bool) -> None:
     """Raise Interrupted for a search that was stopped, and RunError where every trial failed."""
     if stopped:
         done = len(study.trials) - study.count("unfinished")
-        what = f"interrupted after {done} of {study.total} trials; everything is saved"
-        raise Interrupted(what, where=study.out, fix="the same command goes on with it")
+        problem = f"interrupted after {done} of {study.total} trials; everything is saved"
+        raise Interrupted(problem, where=study.out, fix="the same command goes on with it")
     if study.best is None:
-        what = f"every trial failed; the first: {study.trials[0].reason}"
-        raise RunError(what, where=study.out, fix=CORRECT)
+        problem = f"every trial failed; the first: {study.trials[0].reason}"
+        raise RunError(problem, where=study.out, fix=CORRECT)
 
 
 @dataclass(frozen=True)
@@ -320,8 +320,8 @@ def _workers(
     devices = [name.strip() for name in device.split(",")]
     if ray is not None:
         if any(name.startswith("cuda:") for name in devices):
-            what = f"device is {device!r}, and a task on Ray sees only the GPU that it is given"
-            raise ConfigError(what, fix="give cuda")
+            problem = f"device is {device!r}, and a task on Ray sees only the GPU that it is given"
+            raise ConfigError(problem, fix="give cuda")
         gpus = int(device.startswith("cuda"))
         return RayTasks(ray, threads or 1, gpus, jobs), threads or 1, devices
     if jobs == 1:

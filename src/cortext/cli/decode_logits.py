@@ -93,8 +93,8 @@ def _notes(decoder: Decoder, lists: Mapping[Any, NBest], doubts: Sequence[str] =
     """Print and return notes: doubts, and sentences that lack something that was asked for."""
     from cortext.decoding.decoder import notes_of
 
-    of_llm = [] if decoder.llm is None else decoder.llm.describe()["notes"]
-    notes = notes_of([*decoder.lm.notes, *doubts, *of_llm], lists)
+    said = [] if decoder.llm is None else decoder.llm.describe()["notes"]
+    notes = notes_of([*decoder.lm.notes, *doubts, *said], lists)
     print_notes(notes)
     return notes
 
@@ -104,7 +104,13 @@ def _decode_file(
 ) -> None:
     """Decode the logits in a file and print the result.
 
-    `order` names the order of the tokens; `settings` are the other arguments of `decode_saved`.
+    Args:
+        logits: The file.
+        order: Order of its tokens.
+        decoder: The decoder.
+        out: CSV file to write.
+        settings: Other arguments of `decode_saved`.
+        as_json: Print JSON.
     """
     from cortext.decoding.saved import decode_saved
     from cortext.text.inventory import read_inventory
@@ -112,28 +118,28 @@ def _decode_file(
     inventory = read_inventory(order)
     doubts: list[str] = []
     with progress_bar("decoding") as progress:
-        results = decode_saved(
+        found = decode_saved(
             logits, inventory, decoder, out, progress=progress, note=doubts.append, **settings
         )
-    notes = _notes(decoder, results, doubts)
+    notes = _notes(decoder, found, doubts)
     if as_json:
-        print_json(_listed(results, out) | {"notes": notes})
+        print_json(_listed(found, out) | {"notes": notes})
         return
-    shown = list(results.items())[:10]
+    shown = list(found.items())[:10]
     print_table(
         "",
         ["trial", "text", "score"],
         [(name, n[0].text, f"{n[0].score:.1f}") for name, n in shown],
         2,
     )
-    print_lines(f"{out}: {len(results)} rows")
+    print_lines(f"{out}: {len(found)} rows")
 
 
-def _listed(results: Mapping[Any, NBest], out: Path) -> dict[str, Any]:
+def _listed(found: Mapping[Any, NBest], out: Path) -> dict[str, Any]:
     """Return the best sentence of each trial as JSON, and the file that has them."""
     trials = [
         {"id": name, "text": nbest[0].text, "score": nbest[0].score, "degraded": nbest.degraded}
-        for name, nbest in results.items()
+        for name, nbest in found.items()
     ]
     return {"out": str(out), "n_trials": len(trials), "trials": trials}
 
@@ -143,30 +149,31 @@ def _decode_evaluation(
 ) -> None:
     """Decode the logits of an evaluation and print word errors beside those of its sentences.
 
-    `settings` are the other arguments of `decode_evaluation`.
+    Args:
+        directory: The evaluation directory.
+        decoder: The decoder.
+        out: CSV file to write.
+        settings: Other arguments of `decode_evaluation`.
+        as_json: Print JSON.
     """
     from cortext.evaluation.redecode import decode_evaluation
 
     with progress_bar("decoding") as progress:
-        redecoded = decode_evaluation(directory, decoder, out, progress=progress, **settings)
-    notes = _notes(decoder, redecoded.lists)
+        found = decode_evaluation(directory, decoder, out, progress=progress, **settings)
+    notes = _notes(decoder, found.lists)
     if as_json:
         print_json(
-            _listed(redecoded.lists, out)
-            | {
-                "rates": redecoded.to_json(),
-                "notes": notes,
-                "n_cross_fitted": redecoded.n_cross_fitted,
-            }
+            _listed(found.lists, out)
+            | {"rates": found.to_json(), "notes": notes, "n_cross_fitted": found.n_cross_fitted}
         )
         return
-    before = "as published" if redecoded.published else "in the evaluation"
-    now = "WER decoded now" + (", cross-fitted" if redecoded.n_cross_fitted else "")
+    before = "as published" if found.published else "in the evaluation"
+    now = "WER decoded now" + (", cross-fitted" if found.n_cross_fitted else "")
     columns = [
         "",
         "trials",
         "words",
-        redecoded.inventory.error_rate,
+        found.inventory.error_rate,
         f"WER {before}",
         "95 %",
         now,
@@ -181,11 +188,11 @@ def _decode_evaluation(
             *_rate(row.before),
             *_rate(row.now),
         )
-        for row in redecoded.rows
+        for row in found.rows
     ]
     if rows:
         print_table("", columns, rows)
-    print_lines(f"{out}: {len(redecoded.lists)} rows")
+    print_lines(f"{out}: {len(found.lists)} rows")
 
 
 def _rate(rate: ErrorRate) -> tuple[str, str]:

@@ -91,8 +91,8 @@ class Results:
     def notes(self) -> list[str]:
         """Lines about the language model, and sentences that lack something asked for."""
         lists = {trial.id: trial.nbest for trial in self.trials if trial.nbest}
-        of_llm = (self.llm or {}).get("notes", [])
-        return notes_of([*(() if self.lm is None else self.lm.notes), *of_llm], lists)
+        said = (self.llm or {}).get("notes", [])
+        return notes_of([*(() if self.lm is None else self.lm.notes), *said], lists)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,9 +175,9 @@ def recognise(
             with stage(seconds, "fit"):
                 words.fit(log_probs, names, model.inventory, (str(where), split), reports[1])
                 words.fit_confidence(model, trials_of, chosen, str(where), reports[2])
-        lists = words.sentences(log_probs, names, model.inventory, seconds, reports[1 + 2 * fit :])
+        found = words.sentences(log_probs, names, model.inventory, seconds, reports[1 + 2 * fit :])
         # The search counts frames, and gives each one 80 ms.
-        timed = [nbest.timed(model.frame_ms) for nbest in lists]
+        timed = [nbest.timed(model.frame_ms) for nbest in found]
         trials = [replace(trial, nbest=nbest) for trial, nbest in zip(trials, timed, strict=True)]
     return Recognised(
         data=packed,
@@ -248,8 +248,8 @@ def number_trials(
 
 def _check_fits(model: AcousticModel, data: PackedDataset, where: Path) -> None:
     if data.n_features != model.n_features:
-        problem = f"{data.n_features} features found, the model needs {model.n_features}"
-        raise DataError(problem, where=where, fix="give the data the run was trained for")
+        found = f"{data.n_features} features found, the model needs {model.n_features}"
+        raise DataError(found, where=where, fix="give the data the run was trained for")
     # By name, not by number: labels and decoded tokens are compared as symbols, so the data may
     # have them in another order.
     data.conventions.require(
@@ -309,13 +309,13 @@ def unfit_trial(
     session = split.session(i)
     name = f"{session}/block {split.block_N[i]}/trial {split.trial_N[i]}"
     if not knows_all and session not in model.sessions:
-        problem = f"session {session!r} is unknown to the run; {nearest(session, model.sessions)}"
-        message = f"{problem}; adapt the run to that day with cortext adapt, {SKIP_HINT}"
+        found = f"session {session!r} is unknown to the run; {nearest(session, model.sessions)}"
+        message = f"{found}; adapt the run to that day with cortext adapt, {SKIP_HINT}"
         return Problem(str(where), name, "session", message)
     if n_patches < 1:
-        problem = f"{split.n_bins_N[i]} bins are too few for one frame of this model"
+        found = f"{split.n_bins_N[i]} bins are too few for one frame of this model"
         return Problem(
-            str(where), name, "n_time_steps", f"{problem}; record longer trials, {SKIP_HINT}"
+            str(where), name, "n_time_steps", f"{found}; record longer trials, {SKIP_HINT}"
         )
     return None
 
@@ -350,8 +350,8 @@ def in_order(
     trials: Sequence[TrialResult], skipped: Mapping[int, Problem]
 ) -> Iterator[tuple[int, TrialResult | None]]:
     """Yield numbers and trials of the split in order; None for a trial that was left out."""
-    by_number: dict[int, TrialResult | None] = dict.fromkeys(
+    found: dict[int, TrialResult | None] = dict.fromkeys(
         number for number in skipped if number >= 0
     )
-    by_number |= {trial.id: trial for trial in trials}
-    yield from sorted(by_number.items())
+    found |= {trial.id: trial for trial in trials}
+    yield from sorted(found.items())

@@ -120,7 +120,7 @@ def decode_evaluation(
         groups.setdefault(fitted or decoder.options, []).append(n)
     lists: dict[int, NBest] = {}
     for part, (key, chosen) in enumerate(groups.items()):
-        decoded = decode_limited(
+        found = decode_limited(
             decoder.with_options(**vars(key)),
             [log_probs[n] for n in chosen],
             origin.inventory,
@@ -130,7 +130,7 @@ def decode_evaluation(
             progress=part_of(progress, part, len(groups)),
             context=context,
         )
-        for n, nbest in zip(chosen, decoded, strict=True):
+        for n, nbest in zip(chosen, found, strict=True):
             lists[numbers[n]] = nbest.timed(origin.frame_ms)
     rows = [(number, language.normalize(lists[number][0].text)) for number in numbers]
     with disk_errors(out):
@@ -147,8 +147,8 @@ def decode_evaluation(
 
 def _name(trial: SavedTrialLists, language: Language) -> TrialName:
     _, session, block, number = trial.key
-    reference = language.normalize(trial.reference or "")
-    return TrialName(str(session), int(block or 0), int(number or 0), reference)
+    said = language.normalize(trial.reference or "")
+    return TrialName(str(session), int(block or 0), int(number or 0), said)
 
 
 def _compared(
@@ -159,7 +159,7 @@ def _compared(
     language: Language,
 ) -> Iterator[RedecodedErrors]:
     """Yield the rates of each vocabulary, of the other trials, and of all of them."""
-    labelled = [trial for trial in trials if trial.reference]
+    said = [trial for trial in trials if trial.reference]
     limited = {number for vocabulary in vocabularies for number in vocabulary.trials}
     groups = {each.name: set(each.trials) for each in vocabularies}
     if groups:
@@ -168,7 +168,7 @@ def _compared(
     per = {name: rates["per"] for name, rates in (metrics.get("per_corpus") or {}).items()}
     per["all trials"] = metrics.get("per")
     for name, members in groups.items():
-        chosen = [trial for trial in labelled if trial.number in members]
+        chosen = [trial for trial in said if trial.number in members]
         if chosen:
             references = [trial.reference for trial in chosen]
             before = [

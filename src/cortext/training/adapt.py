@@ -260,8 +260,8 @@ def _check_arguments(
         if count is not None:
             as_count(count, name)
     if (trials is not None and trials < 1) or old_trials < 1 or batches < 1:
-        found = f"trials is {trials}, old_trials {old_trials} and batches {batches}"
-        raise ConfigError(f"{found}; each must be at least 1")
+        problem = f"trials is {trials}, old_trials {old_trials} and batches {batches}"
+        raise ConfigError(f"{problem}; each must be at least 1")
     if old_data is not None and not whole_model:
         what = "old trials are learnt from only where the whole model learns"
         raise ConfigError(what, fix="give --whole-model too, or leave out --old-data")
@@ -327,10 +327,10 @@ def learning_parts(model: AcousticModel) -> list[str]:
         return ["day_"]
     parts = list(getattr(model.network, "adapted", ()))
     if not parts:
-        what = (
+        problem = (
             f"a model of kind {model.network.config.kind!r} without day layers has no part to adapt"
         )
-        raise ConfigError(what, fix="give --whole-model")
+        raise ConfigError(problem, fix="give --whole-model")
     return parts
 
 

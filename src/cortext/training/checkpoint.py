@@ -310,9 +310,10 @@ class RunDirectory:
 
     def _named(self, name: str) -> Path:
         if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}", name):
-            what = f"{name!r} cannot name a state"
+            problem = f"{name!r} cannot name a state"
             raise RunError(
-                what, fix="use letters, digits, '_', '-' and dots, with no dot or '-' at the start"
+                problem,
+                fix="use letters, digits, '_', '-' and dots, with no dot or '-' at the start",
             )
         return self.path / "checkpoints" / f"{name}.safetensors"
 

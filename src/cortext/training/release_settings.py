@@ -212,8 +212,8 @@ def _set_precision(mapping: dict[str, Any], use_amp: Any, where: str | Path) -> 
         raise ConfigError(f"use_amp is {use_amp!r}; true or false is needed", where=where)
     precision = "bf16" if use_amp else "fp32"
     if mapping.setdefault("precision", precision) != precision:
-        what = f"use_amp is {use_amp} and precision {mapping['precision']!r}"
-        raise ConfigError(what, where=where, fix="give only one of the two")
+        problem = f"use_amp is {use_amp} and precision {mapping['precision']!r}"
+        raise ConfigError(problem, where=where, fix="give only one of the two")
 
 
 class _References:

@@ -193,9 +193,9 @@ class Validator:
             log_probs_PV = log_probs_BPV[row, :n_patches]
             if not np.isfinite(log_probs_PV).all():
                 trial = name_trials(split, np.array([i]))
-                what = f"the model {NOT_FINITE} in the validation, in trial {trial}"
+                problem = f"the model {NOT_FINITE} in the validation, in trial {trial}"
                 raise RunError(
-                    what, fix="leave the trial out with dataset.bad_trials_dict, or lower lr_max"
+                    problem, fix="leave the trial out with dataset.bad_trials_dict, or lower lr_max"
                 )
             labels_U = split.labels(i)
             assert labels_U is not None  # check_labels_fit has checked it

@@ -163,8 +163,8 @@ class _NwbTrials:
                 "correct the row",
             )
         if (first := self._first_row[self._bounds[trial]]) != trial:
-            found = f"row {trial} has the times of row {first}"
-            raise FaultError(self._mapping.trials.table, found, "remove one of them")
+            finding = f"row {trial} has the times of row {first}"
+            raise FaultError(self._mapping.trials.table, finding, "remove one of them")
         return [feature.part(start, stop) for feature in self._features]
 
 
@@ -296,14 +296,14 @@ def _columns_of(file: NwbFile, feature: Feature, n_columns: int) -> list[int]:
     rows_C = file.electrodes(feature.name)
     names = file.table(ELECTRODES).column("group_name")
     if len(rows_C) != n_columns or not (rows_C >= 0).all() or not (rows_C < len(names)).all():
-        found = f"{len(rows_C)} of {len(names)} electrodes named for {n_columns} columns"
-        raise FaultError(feature.name, found, "give columns instead of arrays")
+        finding = f"{len(rows_C)} of {len(names)} electrodes named for {n_columns} columns"
+        raise FaultError(feature.name, finding, "give columns instead of arrays")
     array_C = [str(names[row]) for row in rows_C]
     for array in feature.arrays:
         if array not in array_C:
             known = ", ".join(dict.fromkeys(array_C))
-            found = f"no electrodes of array {array!r:.60}, but of {known}"
-            raise FaultError(feature.name, found, EDIT)
+            finding = f"no electrodes of array {array!r:.60}, but of {known}"
+            raise FaultError(feature.name, finding, EDIT)
     return [column for column, array in enumerate(array_C) if array in feature.arrays]
 
 

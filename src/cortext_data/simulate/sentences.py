@@ -170,11 +170,11 @@ def read_sentences(
         raise TextError(refused.what, where=f"{path}, {refused.where}", fix=refused.fix)
     longest = max(sentences, key=len)
     if len(longest) >= too_long:
-        found = (
+        problem = (
             f"a line of {len(longest)} characters found ({longest[:30]!r} ...), under {too_long}"
             " expected"
         )
-        raise TextError(found, where=path, fix="put each sentence on a line of its own")
+        raise TextError(problem, where=path, fix="put each sentence on a line of its own")
     return sentences
 
 

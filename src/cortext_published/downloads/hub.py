@@ -182,9 +182,11 @@ def _refuse_other(out: Path, model: str) -> None:
     except (OSError, ValueError, KeyError, TypeError):
         here = None
     if out.exists() and here != model and (not out.is_dir() or any(out.iterdir())):
-        found = f"holds {here}" if here else "holds something else"
+        problem = f"holds {here}" if here else "holds something else"
         raise DataError(
-            f"{found}; {model} needs a directory of its own", where=out, fix="give a new directory"
+            f"{problem}; {model} needs a directory of its own",
+            where=out,
+            fix="give a new directory",
         )
 
 

@@ -227,14 +227,14 @@ def _read_array(found: _Recorded, name: str, lengths: Sequence[int] | None) -> l
         cells = mat.cells(name)
         own = [cell.shape[0] if len(cell.shape) == 2 else -1 for cell in cells]
         if len(own) != len(found.blocks):
-            what = f"{len(own)} trials found, {len(found.blocks)} expected as in {BLOCKS}"
-            raise FaultError(name, what, AGAIN)
+            finding = f"{len(own)} trials found, {len(found.blocks)} expected as in {BLOCKS}"
+            raise FaultError(name, finding, AGAIN)
         for number, (n_bins, expected) in enumerate(zip(own, lengths or own, strict=True)):
             if n_bins != expected:
-                what = (
+                finding = (
                     f"{n_bins} bins found in trial {number}, {expected} as in {_ARRAYS[0]} expected"
                 )
-                raise FaultError(name, what, AGAIN)
+                raise FaultError(name, finding, AGAIN)
         for number, cell in enumerate(cells):
             x_TC = cell.read()
             found.columns.add(x_TC.shape[-1])

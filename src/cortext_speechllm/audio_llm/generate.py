@@ -73,12 +73,12 @@ def generate(
             positions, and where memory runs out.
     """
     if not 1 <= nbest <= beams or not 0 <= min_length <= max_length or max_length < 1:
-        what = (
+        problem = (
             f"{nbest} sentences of {beams} beams and {min_length} to {max_length} tokens cannot be"
             " searched for"
         )
         raise DecodingError(
-            what,
+            problem,
             fix=(
                 "give at least as many beams as sentences, and max_length at least 1 and min_length"
             ),
@@ -98,9 +98,9 @@ def generate(
     except Exception as error:
         if not out_of_memory(error):
             raise
-        what = f"not enough memory to write {len(searches)} sentences at once with {beams} beams"
+        problem = f"not enough memory to write {len(searches)} sentences at once with {beams} beams"
         raise DecodingError(
-            what, where=llm.name, fix="use fewer beams or a smaller batch"
+            problem, where=llm.name, fix="use fewer beams or a smaller batch"
         ) from error
     return [_candidates(llm, search, nbest) for search in searches]
 
@@ -118,7 +118,7 @@ def check_positions(chat: Chat, prompt: Prompt, n_patches: int, max_length: int)
     # The model never reads the last token: it needs no position.
     n_free = math.inf if chat.window is None else chat.window - n_given + 1
     if max_length > n_free:
-        what = (
+        problem = (
             f"{max_length} tokens behind {n_given} positions of prompt and recording; the model"
             f" knows {chat.window}"
         )
@@ -128,7 +128,7 @@ def check_positions(chat: Chat, prompt: Prompt, n_patches: int, max_length: int)
             else ""
         )
         raise DecodingError(
-            what, where=chat.name, fix=f"{shorter}leave long trials out, or use another model"
+            problem, where=chat.name, fix=f"{shorter}leave long trials out, or use another model"
         )
 
 

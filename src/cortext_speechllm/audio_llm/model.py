@@ -360,12 +360,12 @@ class AudioLLM:
         """
         window = self.chat.window
         if window is not None and mask_BS.shape[1] > window:
-            what = (
+            problem = (
                 f"{mask_BS.shape[1]} positions of prompt, brain and answer; the language model"
                 f" knows {window}"
             )
             raise DataError(
-                what, where=self.name, fix="leave long trials out, or use another model"
+                problem, where=self.name, fix="leave long trials out, or use another model"
             )
         positions_BS = (mask_BS.long().cumsum(-1) - 1).clamp(min=0)[:, -embeds_BSH.shape[1] :]
         # Only training is compiled: with a cache, each layer and each length would be compiled

@@ -122,9 +122,9 @@ def sentences_of(split: PackedSplit) -> list[str]:
     for i in range(len(split)):
         sentence = (split.sentence(i) or "").strip()
         if not sentence:
-            what = f"the {split.name} split has a trial without a sentence"
+            problem = f"the {split.name} split has a trial without a sentence"
             raise DataError(
-                what, where=trial_name(split, i), fix="name it in dataset.bad_trials_dict"
+                problem, where=trial_name(split, i), fix="name it in dataset.bad_trials_dict"
             )
         sentences.append(sentence)
     return sentences

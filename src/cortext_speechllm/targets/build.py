@@ -183,9 +183,9 @@ class Tower:
         targets = [frames_NA.half() for frames_NA in frames]
         for text, target_NA in zip(texts, targets, strict=True):
             if not torch.isfinite(target_NA).all():
-                what = f"the audio tower's numbers for {text!r} are not finite in half precision"
+                problem = f"the audio tower's numbers for {text!r} are not finite in half precision"
                 raise LanguageModelError(
-                    what, where=self.llm.name, fix="use another audio LLM or --device cpu"
+                    problem, where=self.llm.name, fix="use another audio LLM or --device cpu"
                 )
         return targets
 
@@ -330,14 +330,16 @@ def _unspeakable(named: dict[str, str], voice: Voice, skip_bad: bool) -> list[st
         more = f" (and {len(bad) - 1} more sentences)" if len(bad) > 1 else ""
         foreign = any(character.isalnum() for character in bad[0])
         why = "it reads none of its letters and digits" if foreign else "there is no word in it"
-        what = f"{bad[0]!r} cannot be spoken by {voice.name}: {why}{more}"
+        problem = f"{bad[0]!r} cannot be spoken by {voice.name}: {why}{more}"
         other = (
             "write it in words that the voice reads, or give another (--voice)"
             if foreign
             else "correct it"
         )
         raise TextError(
-            what, where=named[bad[0]], fix=f"{other}, or leave such sentences out with --skip-bad"
+            problem,
+            where=named[bad[0]],
+            fix=f"{other}, or leave such sentences out with --skip-bad",
         )
     left_out = [f"{named.pop(text)}: {text!r}" for text in bad]
     if not named:

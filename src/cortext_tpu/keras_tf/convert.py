@@ -98,15 +98,15 @@ def from_torch(model: DayLayers, network: nn.Module) -> None:
         value = link.to_keras(arrays)
         wanted = tuple(link.variable.shape)
         if value.shape != wanted:
-            what = (
+            problem = (
                 f"{link.names[0]} has shape {list(value.shape)}; the Keras model needs"
                 f" {list(wanted)}"
             )
-            raise RunError(what, fix="build both with the same settings")
+            raise RunError(problem, fix="build both with the same settings")
         learns = {parameters[name].requires_grad for name in link.names}
         if len(learns) > 1:
-            what = f"of {' and '.join(link.names)} only one learns, and in Keras they are one"
-            raise RunError(what, fix="name both in trainable, or neither")
+            problem = f"of {' and '.join(link.names)} only one learns, and in Keras they are one"
+            raise RunError(problem, fix="name both in trainable, or neither")
         link.variable.assign(value)
         link.variable.trainable = learns.pop()
 

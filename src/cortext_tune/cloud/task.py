@@ -63,11 +63,11 @@ def address(text: str | None, option: str, example: str) -> Address:
         r"(gs|s3)://([a-z0-9][a-z0-9._-]{1,61}[a-z0-9])((?:/[A-Za-z0-9._=+@-]+)*)/?", text
     )
     if found is None or {".", ".."} & set(found[3].split("/")):
-        what = (
+        problem = (
             f"{option} is {text!r}; gs://BUCKET/PATH or s3://BUCKET/PATH is needed, with letters,"
             " digits and ._=+@-"
         )
-        raise CloudError(what, fix=fix)
+        raise CloudError(problem, fix=fix)
     return Address(found[1], found[2], found[3].strip("/"))
 
 

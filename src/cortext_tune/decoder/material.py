@@ -265,8 +265,8 @@ def tuning_parts(
         rest = [index for index in everything if material.utterances[index].reference in chosen]
     kept = tuple(index for index in everything if index not in set(rest))
     if not kept or not rest:
-        what = f"of {len(everything)} utterances {held_out:g} cannot be held out"
-        raise ConfigError(what, fix="give another fraction, or another evaluation directory")
+        problem = f"of {len(everything)} utterances {held_out:g} cannot be held out"
+        raise ConfigError(problem, fix="give another fraction, or another evaluation directory")
     return UtterancePart("tuned", material, kept), UtterancePart("held out", material, tuple(rest))
 
 

@@ -127,8 +127,8 @@ class MatFile:
         """Return an array of numbers with that many dimensions."""
         array = self._array(name, "numbers", "numbers")
         if len(array.shape) != n_dims:
-            found = f"shape {list(array.shape)} found, {n_dims} dimensions expected"
-            raise FaultError(name, found, "save it in that form")
+            finding = f"shape {list(array.shape)} found, {n_dims} dimensions expected"
+            raise FaultError(name, finding, "save it in that form")
         return Numbers(name, array)
 
     def cells(self, name: str, *, checked: bool = True) -> list[Numbers]:
@@ -161,11 +161,13 @@ class MatFile:
         """Return the numbers of a row or column, int64 [n], or float64 [n] of such types."""
         array = self._array(name, "numbers", "numbers")
         if sum(size != 1 for size in array.shape) > 1 and 0 not in array.shape:
-            found = f"shape {list(array.shape)} found, one row or column expected"
-            raise FaultError(name, found, "save it in that form")
+            finding = f"shape {list(array.shape)} found, one row or column expected"
+            raise FaultError(name, finding, "save it in that form")
         if math.prod(array.shape) > _MOST_IN_VECTOR:
-            found = f"shape {list(array.shape)} found, at most {_MOST_IN_VECTOR:,} numbers expected"
-            raise FaultError(name, found, "save fewer")
+            finding = (
+                f"shape {list(array.shape)} found, at most {_MOST_IN_VECTOR:,} numbers expected"
+            )
+            raise FaultError(name, finding, "save fewer")
         found_N = Numbers(name, array).read().ravel()
         if found_N.dtype == np.uint64 and found_N.size and found_N.max() > np.iinfo(np.int64).max:
             raise FaultError(
@@ -181,8 +183,8 @@ class MatFile:
         with np.errstate(invalid="ignore"):
             whole_N = found_N.astype(np.int64)
         if (broken := np.flatnonzero(whole_N != found_N)).size:
-            found = f"{found_N[broken[0]]} found at ({broken[0] + 1}), a whole number expected"
-            raise FaultError(name, found, "correct it")
+            finding = f"{found_N[broken[0]]} found at ({broken[0] + 1}), a whole number expected"
+            raise FaultError(name, finding, "correct it")
         return whole_N
 
     def release(self) -> None:
@@ -217,8 +219,8 @@ class Numbers:
         """Raise FaultError for an array that is no numbers."""
         if not self.is_readable:
             place = "" if self._cell is None else f" in cell {self._cell}"
-            found = f"{self._array.kind} found{place}, numbers expected"
-            raise FaultError(self._variable, found, instead(self._array.kind, self._name))
+            finding = f"{self._array.kind} found{place}, numbers expected"
+            raise FaultError(self._variable, finding, instead(self._array.kind, self._name))
 
     def read(
         self,
@@ -241,16 +243,16 @@ class Numbers:
         n_rows, n_columns = self.shape[0], self.shape[-1]
         stop = n_rows if stop is None else stop
         if not 0 <= start <= stop <= n_rows:
-            found = f"rows {start} to {stop} asked for, {n_rows} found"
-            raise FaultError(self._name, found, "check what the file says of them")
+            finding = f"rows {start} to {stop} asked for, {n_rows} found"
+            raise FaultError(self._name, finding, "check what the file says of them")
         rows = slice(start, stop)
         if columns is None:
             return self._array.box(rows, slice(0, n_columns))
         chosen = np.asarray(columns, np.int64)
         low, high = (int(chosen.min()), int(chosen.max()) + 1) if chosen.size else (0, 0)
         if not 0 <= low <= high <= n_columns:
-            found = f"columns {low + 1} to {high} asked for, {n_columns} found"
-            raise FaultError(self._name, found, "choose columns that the array has")
+            finding = f"columns {low + 1} to {high} asked for, {n_columns} found"
+            raise FaultError(self._name, finding, "choose columns that the array has")
         found_TC = self._array.box(rows, slice(low, high))
         if np.array_equal(chosen, np.arange(low, high)):
             return found_TC
@@ -278,12 +280,12 @@ def _rows(array: MatlabArray, name: str) -> list[str]:
     if len(array.shape) != 2:
         raise FaultError(name, f"a text of shape {list(array.shape)} found", "save rows of text")
     if array.shape[0] > MOST_CELLS:
-        found = f"{array.shape[0]:,} rows found, at most {MOST_CELLS:,} expected"
-        raise FaultError(name, found, "save fewer")
+        finding = f"{array.shape[0]:,} rows found, at most {MOST_CELLS:,} expected"
+        raise FaultError(name, finding, "save fewer")
     units = array.units()
     if units.shape[1] > MOST_TEXT:
-        found = f"{units.shape[1]:,} characters found, at most {MOST_TEXT:,} expected"
-        raise FaultError(name, found, "shorten the text")
+        finding = f"{units.shape[1]:,} characters found, at most {MOST_TEXT:,} expected"
+        raise FaultError(name, finding, "shorten the text")
     try:
         return [
             np.ascontiguousarray(row, "<u2").tobytes().decode("utf-16-le").rstrip() for row in units

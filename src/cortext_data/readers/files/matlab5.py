@@ -213,8 +213,8 @@ def check_names(names: Collection[str], found: Collection[str]) -> None:
     for name in names:
         whole, _, part = name.partition(".")
         if name not in found and part and whole in found:
-            what = f"{whole} is a struct or an object, whose parts are not read"
-            raise FaultError(name, what, instead(STRUCT, whole, part))
+            finding = f"{whole} is a struct or an object, whose parts are not read"
+            raise FaultError(name, finding, instead(STRUCT, whole, part))
         if name not in found:
             listed = ", ".join(found) or "none"
             raise FaultError(

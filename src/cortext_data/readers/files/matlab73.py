@@ -119,8 +119,10 @@ class Array73:
         first, found = known[place]
         # MATLAB writes a copy of each. A trial that is there twice would become two.
         if first != number and found.kind == "numbers" and 0 not in found.shape:
-            what = f"cell {number} and cell {first} have the same numbers at one place of the file"
-            raise FaultError(self.name, what, "save it with MATLAB")
+            finding = (
+                f"cell {number} and cell {first} have the same numbers at one place of the file"
+            )
+            raise FaultError(self.name, finding, "save it with MATLAB")
         return found
 
     def first(self) -> Array73 | None:
@@ -192,8 +194,10 @@ class Array73:
         if self._values is None:
             return np.zeros((0, 0), np.uint16)
         if math.prod(self.shape) > _MOST_UNITS:
-            found = f"{math.prod(self.shape):,} characters found, at most {_MOST_UNITS:,} expected"
-            raise FaultError(self.name, found, "shorten the text")
+            finding = (
+                f"{math.prod(self.shape):,} characters found, at most {_MOST_UNITS:,} expected"
+            )
+            raise FaultError(self.name, finding, "shorten the text")
         with _of(self.name):
             box = tuple(slice(0, size) for size in self._values.shape)
             return self._read(box).T.astype(np.uint16)

@@ -56,8 +56,8 @@ def open_nwb(path: Path) -> Iterator[NwbFile]:
     with hdf5_input.opened(path) as file:
         version = attribute(file, "nwb_version", "nwb_version")
         if not isinstance(version, str) or not version.removeprefix("NWB-").startswith("2."):
-            found = "none" if version is None else f"{version!r:.40}"
-            raise FaultError("nwb_version", f"{found} found, version 2 of NWB expected", EXPORT)
+            finding = "none" if version is None else f"{version!r:.40}"
+            raise FaultError("nwb_version", f"{finding} found, version 2 of NWB expected", EXPORT)
         yield NwbFile(path, file)
 
 
@@ -85,21 +85,21 @@ class Table:
         if name not in self.columns:
             raise FaultError(field, f"no such column; {nearest(name, self.columns)}", "name one")
         if hdf5_input.has(self._group, f"{name}_index"):
-            found = "a ragged column found (several values in a row), one value expected"
-            raise FaultError(field, found, "name another column")
+            finding = "a ragged column found (several values in a row), one value expected"
+            raise FaultError(field, finding, "name another column")
         values = dataset(self._group, name, field)
         if not is_vector(values) or not (values.dtype.kind in "biuf" or are_texts(values)):
-            found = f"{values.dtype} of shape {values.shape} found, one number or text a row"
-            raise FaultError(field, f"{found} expected", "name another column")
+            finding = f"{values.dtype} of shape {values.shape} found, one number or text a row"
+            raise FaultError(field, f"{finding} expected", "name another column")
         n_rows = length(values)
         if n_rows > _MOST_ROWS:
-            found = f"{n_rows} rows declared, at most {_MOST_ROWS} expected"
-            raise FaultError(field, found, EXPORT)
+            finding = f"{n_rows} rows declared, at most {_MOST_ROWS} expected"
+            raise FaultError(field, finding, EXPORT)
         if self._n_rows is None:
             self._n_rows = n_rows
         if n_rows != self._n_rows:
-            found = f"{n_rows} rows found, {self._n_rows} expected as in other columns"
-            raise FaultError(field, found, EXPORT)
+            finding = f"{n_rows} rows found, {self._n_rows} expected as in other columns"
+            raise FaultError(field, finding, EXPORT)
         return texts(values) if are_texts(values) else read_all(values)
 
 
@@ -121,8 +121,8 @@ class NwbFile:
         text = scalar_text(self._file, field)
         with suppress(ValueError):
             return datetime.date.fromisoformat(("" if text is None else text)[:10])
-        found = "none" if text is None else f"{text!r:.40}"
-        raise FaultError(field, f"{found} found, a date and time expected", EXPORT)
+        finding = "none" if text is None else f"{text!r:.40}"
+        raise FaultError(field, f"{finding} found, a date and time expected", EXPORT)
 
     @property
     def subject(self) -> str | None:

@@ -32,11 +32,11 @@ def numbers(group: h5py.Group, name: str, field: str, most: int | None) -> Value
     """Return a dataset of numbers in one dimension, at most `most`; see `is_vector`."""
     values = dataset(group, name, field)
     if not is_vector(values) or values.dtype.kind not in "iuf":
-        found = f"{values.dtype} of shape {values.shape} found, numbers in one dimension expected"
-        raise FaultError(field, found, EXPORT)
+        finding = f"{values.dtype} of shape {values.shape} found, numbers in one dimension expected"
+        raise FaultError(field, finding, EXPORT)
     if most is not None and length(values) > most:
-        found = f"{length(values)} numbers declared, at most {most} expected"
-        raise FaultError(field, found, EXPORT)
+        finding = f"{length(values)} numbers declared, at most {most} expected"
+        raise FaultError(field, finding, EXPORT)
     return values
 
 
@@ -77,13 +77,13 @@ def text(cell: Any, field: str) -> str:
         try:
             cell = cell.decode()
         except UnicodeDecodeError:
-            found = f"{cell!r:.40} found, a text in UTF-8 expected"
-            raise FaultError(field, found, AGAIN) from None
+            finding = f"{cell!r:.40} found, a text in UTF-8 expected"
+            raise FaultError(field, finding, AGAIN) from None
     if not isinstance(cell, str):
         raise FaultError(field, f"{cell!r:.40} found, a text expected", EXPORT)
     if len(cell) > _MOST_TEXT:
-        found = f"{len(cell)} characters found, at most {_MOST_TEXT} expected"
-        raise FaultError(field, found, EXPORT)
+        finding = f"{len(cell)} characters found, at most {_MOST_TEXT} expected"
+        raise FaultError(field, finding, EXPORT)
     return cell
 
 
@@ -94,8 +94,8 @@ def scalar_text(file: h5py.File, path: str) -> str | None:
         return None
     values = hdf5_input.own_values(found, path)
     if math.prod(values.shape) != 1 or not are_texts(values):
-        what = f"{values.dtype} of shape {values.shape} found, a text expected"
-        raise FaultError(path, what, EXPORT)
+        finding = f"{values.dtype} of shape {values.shape} found, a text expected"
+        raise FaultError(path, finding, EXPORT)
     return texts(values)[0]
 
 

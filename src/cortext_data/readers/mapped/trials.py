@@ -179,8 +179,10 @@ def _contents(
                 place = _place(path, paths)
                 longer |= dict.fromkeys(": ".join(filter(None, (place, n))) for n in file.notes())
                 if widths is not None and list(widths) != list(file.widths):
-                    found = f"{list(file.widths)} columns found, {list(widths)} in {paths[0].name}"
-                    raise FaultError("features", found, "name columns that all files have")
+                    finding = (
+                        f"{list(file.widths)} columns found, {list(widths)} in {paths[0].name}"
+                    )
+                    raise FaultError("features", finding, "name columns that all files have")
                 widths = file.widths
                 n_overlaps += file.n_overlaps
         _check_files_of_blocks(rows)
@@ -332,8 +334,8 @@ def _cue(value: Any, cues: Sequence[str], sentences: Sentences) -> str:
     at = _whole_number(value, sentences.name) - first
     if 0 <= at < len(cues):
         return cues[at]
-    found = f"cue {at + first} found, {first} to {first + len(cues) - 1} expected"
-    raise FaultError(sentences.name, found, "correct sentence.cues or sentence.first_cue")
+    finding = f"cue {at + first} found, {first} to {first + len(cues) - 1} expected"
+    raise FaultError(sentences.name, finding, "correct sentence.cues or sentence.first_cue")
 
 
 def _whole_number(value: Any, name: str) -> int:
