@@ -126,11 +126,11 @@ class SpeechLLM(AcousticModel):
                 fix="give speech.lora and the loss weights as that run has them",
             )
         for name, tensor in own.items():
-            found = tensors.get(name)
-            if found is None and name.startswith("lora."):
+            saved = tensors.get(name)
+            if saved is None and name.startswith("lora."):
                 continue  # saved by a stage without LoRA
-            if found is None or found.shape != tensor.shape:
-                shape = "absent" if found is None else list(found.shape)
+            if saved is None or saved.shape != tensor.shape:
+                shape = "absent" if saved is None else list(saved.shape)
                 problem = (
                     f"{name} is {shape}; {list(tensor.shape)} is needed for this audio language"
                     " model"
@@ -140,7 +140,7 @@ class SpeechLLM(AcousticModel):
                     where=where,
                     fix="give the audio language model and LoRA settings of that run",
                 )
-            tensor.copy_(found)
+            tensor.copy_(saved)
 
     def save(self, run_dir: str | Path) -> str:
         """Write both files, each whole or not at all; return the checksum of the encoder's.
@@ -227,7 +227,7 @@ class SpeechLLM(AcousticModel):
         network = self.network.eval()
         with full_float32():
             brain_BPA, n_read_B = network.embeddings(x_BTC, day_B, n_patches_B)
-            found = generate(
+            generated = generate(
                 network.llm,
                 brain_BPA,
                 n_read_B,
@@ -240,7 +240,7 @@ class SpeechLLM(AcousticModel):
             )
         return [
             NBest(_hypothesis(each, options.length_penalty) for each in candidates)
-            for candidates in found
+            for candidates in generated
         ]
 
 

@@ -107,9 +107,9 @@ class PhonemeBank:
         own: list[list[int]] = [[] for _ in labels]
         label = -1
         vector = 0
-        for wanted, found in align(labels, decoded):
+        for wanted, decoded_token in align(labels, decoded):
             label += wanted is not None
-            if found is not None:
+            if decoded_token is not None:
                 own[max(label, 0)].append(vector)
                 vector += 1
         for token, vectors in zip(labels, own, strict=True):

@@ -413,8 +413,8 @@ class _Import:
         by_block: dict[int, list[Moments]] = {}
         for one in ready:
             by_block.setdefault(one.trial.block, []).append(one.moments)
-        found = {number: Moments.total(parts).scale() for number, parts in by_block.items()}
-        return [found[one.trial.block] for one in ready]
+        scales = {number: Moments.total(parts).scale() for number, parts in by_block.items()}
+        return [scales[one.trial.block] for one in ready]
 
 
 def _given(scale: Callable[[np.ndarray], np.ndarray] | None) -> Callable[[np.ndarray], np.ndarray]:

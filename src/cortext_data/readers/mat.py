@@ -96,17 +96,17 @@ class _MatTrials:
         self.n_overlaps = first.n_overlaps if isinstance(first, _Epochs) else 0
 
     def absent(self, trial: int) -> str | None:
-        found = (feature.absent(trial) for feature in self._features)
-        return next((why for why in found if why), None)
+        reasons = (feature.absent(trial) for feature in self._features)
+        return next((why for why in reasons if why), None)
 
     def notes(self) -> Sequence[str]:
         return [note for feature in self._features for note in feature.notes()]
 
-    def _check_number(self, name: str, found: int) -> None:
-        if found != self.n_trials:
+    def _check_number(self, name: str, n_values: int) -> None:
+        if n_values != self.n_trials:
             raise FaultError(
                 name,
-                f"{found} values found, one for each of {self.n_trials} trials expected",
+                f"{n_values} values found, one for each of {self.n_trials} trials expected",
                 "name a variable with a value for each trial",
             )
 

@@ -138,8 +138,8 @@ class _NwbTrials:
     def absent(self, trial: int) -> str | None:
         if np.isnan([self._start_N[trial], self._stop_N[trial]]).all():
             return "whose start and stop are NaN"
-        found = (each.absent(trial) for each in self._features if isinstance(each, _Spikes))
-        return next((why for why in found if why), None)
+        reasons = (each.absent(trial) for each in self._features if isinstance(each, _Spikes))
+        return next((why for why in reasons if why), None)
 
     def notes(self) -> Sequence[str]:
         notes = [note for each in self._features for note in each.notes()]
@@ -368,7 +368,7 @@ class _Spikes:
         length = last / max(bounds_N2[:, 1].max(), 1e-9)
         if not without.any() and length < _MUCH_LONGER:
             return notes
-        found = f"trials without a spike: {int(without.sum())} of {len(bounds_N2)}"
+        without_spikes = f"trials without a spike: {int(without.sum())} of {len(bounds_N2)}"
         fix = "check that both are in seconds, by the same clock"
         if 1 / _MS_PER_S[1] < length < 1 / _MS_PER_S[0] or _MS_PER_S[0] < length < _MS_PER_S[1]:
             fix = f"{'spike' if length > 1 else 'trial'} times may be in ms; NWB has seconds"
@@ -376,7 +376,7 @@ class _Spikes:
             f"{UNITS}: spikes are from {first:.6g} s to {last:.6g} s, trials from"
             f" {bounds_N2[:, 0].min():.6g} s to {bounds_N2[:, 1].max():.6g} s"
         )
-        return [*notes, f"{ranges}; {found}; {fix}"]
+        return [*notes, f"{ranges}; {without_spikes}; {fix}"]
 
     def part(self, start: float, stop: float) -> FeaturePart:
         bin_s = self._bin_ms / 1000

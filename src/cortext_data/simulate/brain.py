@@ -151,8 +151,8 @@ def _nonsense(config: SimulatorConfig) -> list[TimedPhonemes]:
     for trial in range(60):
         drawn = generator.integers(0, len(spoken), size=(6, 3))
         words = [tuple(spoken[number] for number in word) for word in drawn]
-        said = with_pauses(words, config.inventory)
-        utterances.append(utter(said, config, 2**32, 0, trial))
+        tokens = with_pauses(words, config.inventory)
+        utterances.append(utter(tokens, config, 2**32, 0, trial))
     return utterances
 
 

@@ -67,10 +67,10 @@ class Material:
                     "name_share needs English phonemes, by whose rules names are said"
                 )
             chosen = _with_names(chosen, config)
-        said = {} if _is_published(config, self.lexicon) else self._pronounced(config, chosen)
+        spoken = {} if _is_published(config, self.lexicon) else self._pronounced(config, chosen)
         prompts = {
             split: [
-                Prompt(s.text, self.corpus or s.source, said.get(s.text))
+                Prompt(s.text, self.corpus or s.source, spoken.get(s.text))
                 for s in getattr(chosen, split)
             ]
             for split in SPLITS
@@ -85,8 +85,8 @@ class Material:
         Words of the language-model text, too, must have a pronunciation. Raises TextError.
         """
         inventory, language = config.inventory, config.language
-        said = dict.fromkeys(s.text for split in SPLITS for s in getattr(chosen, split))
-        sentences = said | dict.fromkeys(chosen.lm)
+        prompts = dict.fromkeys(s.text for split in SPLITS for s in getattr(chosen, split))
+        sentences = prompts | dict.fromkeys(chosen.lm)
         find = pronouncer(inventory, language, self.lexicon)
         words = dict.fromkeys(word for sentence in sentences for word in language.words(sentence))
         silent: dict[str, TextError] = {}
@@ -101,7 +101,7 @@ class Material:
             sentence: tuple(
                 with_pauses(pronounced(sentence, inventory, language, self.lexicon), inventory)
             )
-            for sentence in said
+            for sentence in prompts
         }
 
     def _without_pronunciation(self, silent: dict[str, TextError], n_words: int) -> TextError:
@@ -148,13 +148,13 @@ def material_of(
     elif lexicon is not None:
         config = replace(config, inventory=inventory_of(lexicon))
     path = lexicon or (example and example / "lexicon.txt")
-    found = None if path is None else _read_lexicon(path, config.inventory)
+    lexicon_read = None if path is None else _read_lexicon(path, config.inventory)
     if text is not None:
         text = as_path(text, "text")
-        return config, Material(text.stem, text, path, found)
+        return config, Material(text.stem, text, path, lexicon_read)
     if example is None:
-        return config, Material(None, None, path, found)
-    return config, Material(preset, example / "text.txt", path, found)
+        return config, Material(None, None, path, lexicon_read)
+    return config, Material(preset, example / "text.txt", path, lexicon_read)
 
 
 def _with_names(chosen: SentenceSplits, config: SimulatorConfig) -> SentenceSplits:

@@ -208,13 +208,13 @@ def with_names(
     names = (resources.files(__package__) / "text" / "names.txt").read_text("ascii").split()
     generator = stream(seed, Purpose.NAMES, trial=split)
     chosen = generator.permutation(len(sentences))[: round(share * len(sentences))]
-    said = [sentence.text for sentence in sentences]
+    texts = [sentence.text for sentence in sentences]
     for place in chosen:
         name = names[int(generator.integers(len(names)))]
-        text = said[place]
+        text = texts[place]
         stem = text.rstrip(".!?")
-        said[place] = f"{stem}, {name}{text[len(stem) :]}"
-    return said
+        texts[place] = f"{stem}, {name}{text[len(stem) :]}"
+    return texts
 
 
 def _sequences(sentence: str, language: Language) -> list[tuple[str, ...]]:

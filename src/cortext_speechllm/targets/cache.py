@@ -53,8 +53,8 @@ class TargetOrigin:
     @classmethod
     def of(cls, metadata: Mapping[str, str]) -> TargetOrigin:
         """Read the origin in metadata. Raises KeyError or ValueError where there is none."""
-        found = {field.name: metadata[field.name] for field in fields(cls)}
-        return cls(**{**found, "width": int(found["width"]), "frame_ms": float(found["frame_ms"])})  # type: ignore[arg-type]
+        raw = {field.name: metadata[field.name] for field in fields(cls)}
+        return cls(**{**raw, "width": int(raw["width"]), "frame_ms": float(raw["frame_ms"])})  # type: ignore[arg-type]
 
 
 def spoken(text: str) -> str:
@@ -248,10 +248,10 @@ class TargetCache:
 
     def _length(self, key: str) -> int:
         """Return the frames of a tensor. Raises ValueError for one that is no target."""
-        found = self._file.get_slice(key)
-        shape = found.get_shape()
+        stored = self._file.get_slice(key)
+        shape = stored.get_shape()
         if (
-            found.get_dtype() != "F16"
+            stored.get_dtype() != "F16"
             or len(shape) != 2
             or shape[1] != self.origin.width
             or not shape[0]

@@ -96,17 +96,17 @@ class DevSet:
         if isinstance(source, SavedLogits):
             source = source.resolved()
             conventions = Conventions(get_inventory(source.order), source.language)
-            found = list(_of_files(source, conventions.inventory))
+            utterances = list(_of_files(source, conventions.inventory))
             fix = f"give them in {source.references}"
         else:
             source = as_path(source, "source").resolve()
-            found = list(_of_evaluation(source))
+            utterances = list(_of_evaluation(source))
             conventions = LogitsOrigin.of(source).conventions
             fix = "evaluate a split that has references"
-        if not found:
+        if not utterances:
             where = source.references if isinstance(source, SavedLogits) else source
             raise DataError("no trial has a reference to count errors by", where=where, fix=fix)
-        return cls(source, conventions, tuple(found))
+        return cls(source, conventions, tuple(utterances))
 
     @cached_property
     def vocabularies(self) -> tuple[Vocabulary, ...]:

@@ -118,9 +118,9 @@ class MatFile:
 
     def _array(self, name: str, expected: str, *kinds: str) -> MatlabArray:
         # The outline first, from the first bytes: an object has parts that are not read.
-        found = self._outline(name)[0]
-        if found not in kinds:
-            raise FaultError(name, f"{found} found, {expected} expected", instead(found, name))
+        kind = self._outline(name)[0]
+        if kind not in kinds:
+            raise FaultError(name, f"{kind} found, {expected} expected", instead(kind, name))
         return self._content.array(name)
 
     def numbers(self, name: str, n_dims: int = 2) -> Numbers:
@@ -137,10 +137,10 @@ class MatFile:
         Without `checked` some may be no numbers, which `Numbers.check` says.
         """
         children = self._array(name, "a cell array", "cells").children()
-        found = [Numbers(name, child, number) for number, child in enumerate(children, 1)]
-        for cell in found if checked else ():
+        numbered = [Numbers(name, child, number) for number, child in enumerate(children, 1)]
+        for cell in numbered if checked else ():
             cell.check()
-        return found
+        return numbered
 
     def texts(self, name: str) -> list[str]:
         """Return the rows of a char matrix, or the texts of a cell array, stripped on the right.
@@ -151,11 +151,11 @@ class MatFile:
         if array.kind == "chars":
             return _rows(array, name)
         children: Sequence[MatlabArray] = array.children()
-        found: dict[int, str] = {}  # cells of version 7.3 may share a text
+        text_of: dict[int, str] = {}  # cells of version 7.3 may share a text
         for number, child in enumerate(children, 1):
-            if id(child) not in found:
-                found[id(child)] = _text(child, f"{name}{{{number}}}")
-        return [found[id(child)] for child in children]
+            if id(child) not in text_of:
+                text_of[id(child)] = _text(child, f"{name}{{{number}}}")
+        return [text_of[id(child)] for child in children]
 
     def vector(self, name: str) -> np.ndarray:
         """Return the numbers of a row or column, int64 [n], or float64 [n] of such types."""

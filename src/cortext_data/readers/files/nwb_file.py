@@ -146,14 +146,14 @@ class NwbFile:
 
         `unread` says why others cannot; `one_series` says it of one.
         """
-        found: dict[str, NwbSeries] = {}
+        by_path: dict[str, NwbSeries] = {}
         for path, part in _parts(self._file, _FOLDERS):
             if isinstance(part, h5py.Group):
                 with suppress(FaultError):
                     series = series_of(path, part)
                     if series is not None and series.dtype.kind in "biuf":
-                        found[path] = series
-        return found
+                        by_path[path] = series
+        return by_path
 
     def unread(self) -> Iterator[tuple[str, str, str]]:
         """Yield place, kind and reason of everything that a mapping cannot name."""
@@ -229,20 +229,20 @@ def _parts(
     while waiting:
         path, depth = waiting.pop()
         try:
-            found = hdf5_input.member(file, path, path)
+            opened = hdf5_input.member(file, path, path)
         except FaultError as fault:  # a link into another file, or one that leads nowhere
             yield path, fault
             continue
-        if isinstance(found, h5d.DatasetID):
-            yield path, found
-        if not isinstance(found, h5g.GroupID):
+        if isinstance(opened, h5d.DatasetID):
+            yield path, opened
+        if not isinstance(opened, h5g.GroupID):
             continue
-        if (place := h5o.get_info(found).addr) in seen:
+        if (place := h5o.get_info(opened).addr) in seen:
             continue
         seen.add(place)
         if len(seen) > _MOST_GROUPS:
             raise FaultError(path, f"more than {_MOST_GROUPS} groups found", AGAIN)
-        group = h5py.Group(found)
+        group = h5py.Group(opened)
         yield path, group
         if depth < _DEEPEST:
             is_whole = _is_table(group) or hdf5_input.has(group, "data")

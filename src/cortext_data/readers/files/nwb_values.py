@@ -22,10 +22,10 @@ _MOST_NAMES = 1 << 20  # bytes of the names of columns
 
 def dataset(group: h5py.Group, name: str, field: str) -> Values:
     """Return the dataset of that name; raise FaultError where there is none."""
-    found = hdf5_input.member(group, name, field)
-    if not isinstance(found, h5d.DatasetID):
+    opened = hdf5_input.member(group, name, field)
+    if not isinstance(opened, h5d.DatasetID):
         raise FaultError(field, "dataset missing", EXPORT)
-    return hdf5_input.own_values(found, field)
+    return hdf5_input.own_values(opened, field)
 
 
 def numbers(group: h5py.Group, name: str, field: str, most: int | None) -> Values:
@@ -89,10 +89,10 @@ def text(cell: Any, field: str) -> str:
 
 def scalar_text(file: h5py.File, path: str) -> str | None:
     """Return the text of a dataset with one value; None where there is none."""
-    found = hdf5_input.member(file, path, path)
-    if not isinstance(found, h5d.DatasetID):
+    opened = hdf5_input.member(file, path, path)
+    if not isinstance(opened, h5d.DatasetID):
         return None
-    values = hdf5_input.own_values(found, path)
+    values = hdf5_input.own_values(opened, path)
     if math.prod(values.shape) != 1 or not are_texts(values):
         finding = f"{values.dtype} of shape {values.shape} found, a text expected"
         raise FaultError(path, finding, EXPORT)
@@ -121,10 +121,10 @@ def number_of(values: Values, name: str, default: float | None, field: str) -> f
 
 def names(group: h5py.Group, name: str, field: str) -> list[str]:
     """Return the texts of an attribute."""
-    found = h5a.open(group.id, name.encode())
-    if found.get_storage_size() > _MOST_NAMES:
+    opened = h5a.open(group.id, name.encode())
+    if opened.get_storage_size() > _MOST_NAMES:
         raise FaultError(field, f"more than {_MOST_NAMES} bytes of names found", EXPORT)
-    kind = found.get_type()
+    kind = opened.get_type()
     if isinstance(kind, h5t.TypeStringID):
         check_text_lengths(group.id, name, kind)
     elif kind.get_class() not in (h5t.INTEGER, h5t.FLOAT):  # which may hold texts of any length

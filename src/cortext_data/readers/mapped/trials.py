@@ -306,18 +306,18 @@ def _sentences(
     """
     if sentences is None:
         return None, {}
-    found = file.column(sentences.name)
+    values = file.column(sentences.name)
     if sentences.cues is None:
-        if len(found) and not isinstance(found[0], str):
+        if len(values) and not isinstance(values[0], str):
             raise FaultError(
                 sentences.name, "numbers found, texts expected", "name their cues in sentence.cues"
             )
-        return found, {}
+        return values, {}
     given = sentences.cues
     cues = file.cues(given) if isinstance(given, str) else given
     texts: list[Any] = []
     faults: dict[int, FaultError] = {}
-    for index, value in enumerate(found):
+    for index, value in enumerate(values):
         try:
             texts.append(_cue(value, cues, sentences))
         except FaultError as fault:
@@ -375,8 +375,8 @@ def _with_last_blocks(
     blocks = list(dict.fromkeys(row.block for row in rows))
     n_val = mapping.split.val_blocks
     if len(blocks) <= n_val:
-        said = "is 1 block" if len(blocks) == 1 else f"are {len(blocks)} blocks"
-        notes.append(f"no trials for val: val_blocks is {n_val}, and there {said} to train on")
+        count = "is 1 block" if len(blocks) == 1 else f"are {len(blocks)} blocks"
+        notes.append(f"no trials for val: val_blocks is {n_val}, and there {count} to train on")
         return rows
     last = set(blocks[-n_val:])
     return [replace(row, split="val" if row.block in last else "train") for row in rows]
@@ -406,20 +406,20 @@ def _trial(
 
 def _groups(mapping: AnyMapping, widths: Sequence[int]) -> list[FeatureGroup]:
     """Return the columns of each feature of the mapping, of which each has so many."""
-    found = []
+    groups = []
     for feature, width in zip(mapping.features, widths, strict=True):
         columns = feature.numbers() or range(width)
         is_divided = (mapping.bin_ms / mapping.bin_ms_of(feature)) % 1 != 0
-        found.append(FeatureGroup(feature.name, columns, feature.is_counts, is_divided))
-    return found
+        groups.append(FeatureGroup(feature.name, columns, feature.is_counts, is_divided))
+    return groups
 
 
 def _counts(mapping: AnyMapping, widths: Sequence[int]) -> list[int]:
     """Return the numbers of the features that are counts."""
-    found: list[int] = []
+    counts: list[int] = []
     first = 0
     for feature, width in zip(mapping.features, widths, strict=True):
         if feature.is_counts:
-            found += range(first, first + width)
+            counts += range(first, first + width)
         first += width
-    return found
+    return counts
