@@ -289,15 +289,15 @@ def read_published(
     Raises:
         DataError: For any other file, and for predictions that lack a trial.
     """
-    found: dict[str, Any] = {}
+    by_kind: dict[str, Any] = {}
     for file in files:
         content = read_analyses(file)
         kind = "use" if isinstance(content, PersonalUse) else "copy"
-        if kind in found:
+        if kind in by_kind:
             raise DataError("is a second file of the same kind", where=file, fix="give one of each")
-        found[kind] = content
-    trials: list[CopyTrial] = found.get("copy", [])
-    use: PersonalUse | None = found.get("use")
+        by_kind[kind] = content
+    trials: list[CopyTrial] = by_kind.get("copy", [])
+    use: PersonalUse | None = by_kind.get("use")
     if predictions is not None and not trials:
         raise DataError(
             "belongs to a copy task, and none was given", where=predictions, fix="add the file"
@@ -319,8 +319,8 @@ def _read_predictions(path: Path, n_trials: int) -> Sequence[str]:
         with path.open(newline="", encoding="utf-8") as file:
             texts = {int(row["id"]): row["text"] or "" for row in csv.DictReader(file)}
     except (OSError, ValueError, KeyError, TypeError, csv.Error) as error:
-        what = getattr(error, "strerror", None) or f"no table `id,text` ({error})"
-        raise DataError(what, where=path, fix="write it with cortext decode --logits") from None
+        reason = getattr(error, "strerror", None) or f"no table `id,text` ({error})"
+        raise DataError(reason, where=path, fix="write it with cortext decode --logits") from None
     if missing := [number for number in range(n_trials) if number not in texts]:
         raise DataError(
             f"has {len(texts)} sentences, and none for trial {missing[0]} of {n_trials}",

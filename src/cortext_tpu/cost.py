@@ -194,7 +194,9 @@ def _products(
         return []
     inner = program.called(instruction)
     return [
-        found for each in inner.instructions.values() for found in _products(program, inner, each)
+        product
+        for each in inner.instructions.values()
+        for product in _products(program, inner, each)
     ]
 
 
@@ -244,12 +246,12 @@ def _convolution_flops(instruction: Instruction, left: HloArray, right: HloArray
 
 def _window(instruction: Instruction, axis: int) -> dict[str, int]:
     """Return the numbers of a convolution's window along one axis."""
-    found = {"stride": 1, "pad": 0, "lhs_dilate": 1, "rhs_dilate": 1}
+    window = {"stride": 1, "pad": 0, "lhs_dilate": 1, "rhs_dilate": 1}
     for name, values in re.findall(r"(\w+)=(\S+)", instruction.attribute("window")):
-        if name in found:
+        if name in window:
             # Padding has two sides; the low side decides.
-            found[name] = int(values.split("x")[axis].split("_")[0])
-    return found
+            window[name] = int(values.split("x")[axis].split("_")[0])
+    return window
 
 
 def _taps(n_in: int, n_out: int, n_kernel: int, window: dict[str, int]) -> int:

@@ -276,18 +276,18 @@ class _TPUSearch:
         is_tpu = bool(numbers or kind or (accel and self.find_spec("libtpu")))
         return (len(accel) or len(vfio) or len(numbers), generation) if is_tpu else (0, None)
 
-    def _note(self, what: str, there: str) -> None:
-        self.looked.append((what, there))
+    def _note(self, thing: str, there: str) -> None:
+        self.looked.append((thing, there))
 
     def _libtpu(self) -> str | None:
         given = self.env.get("TPU_LIBRARY_PATH")
         spec = self.find_spec("libtpu")
         if given and os.path.isfile(self.root / given.lstrip("/")):  # noqa: PTH113 # Path's raises for a long name
-            found: str | None = given
+            library: str | None = given
         else:
-            found = str(getattr(spec, "origin", None) or "installed") if spec else None
-        self._note("libtpu", found or "not installed")
-        return found
+            library = str(getattr(spec, "origin", None) or "installed") if spec else None
+        self._note("libtpu", library or "not installed")
+        return library
 
     def _slice(self, kind: str, attached: bool) -> tuple[tuple[str, ...], int]:
         """Return the hosts of the slice, and this host's number among them."""

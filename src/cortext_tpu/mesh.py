@@ -100,8 +100,8 @@ def hosts(spec: DeviceSpec) -> Iterator[Processes]:
     Raises:
         RunError: If the hosts do not connect.
     """
-    found = find_own_tpu(spec)
-    several = len(found.hosts) > 1 or "JAX_COORDINATOR_ADDRESS" in os.environ
+    tpu = find_own_tpu(spec)
+    several = len(tpu.hosts) > 1 or "JAX_COORDINATOR_ADDRESS" in os.environ
     if not several or jax.distributed.is_initialized():
         yield (
             Hosts(jax.process_index(), jax.process_count())

@@ -52,8 +52,8 @@ def torch_devices(tpu: str | None) -> list[Device]:
     for number in range(torch.cuda.device_count()):
         from cortext.training.cuda_paths import describe_paths
 
-        found, device = torch.cuda.get_device_properties(number), torch.device("cuda", number)
-        gpu = {"kind": "cuda", "name": found.name, "memory_gib": _gib(found.total_memory)}
+        properties, device = torch.cuda.get_device_properties(number), torch.device("cuda", number)
+        gpu = {"kind": "cuda", "name": properties.name, "memory_gib": _gib(properties.total_memory)}
         devices.append(gpu | {"paths": describe_paths(device)})
     return devices
 

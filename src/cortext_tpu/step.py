@@ -373,11 +373,11 @@ def numbers(config: TrainConfig, step: int, lr: float, lr_day: float) -> Numbers
         lr: Learning rate.
         lr_day: Learning rate of the day layers.
     """
-    found: Numbers = {"lr": np.float32(lr), "lr_day": np.float32(lr_day)}
-    found["fraction"] = np.float32(step / config.num_training_batches)
+    values: Numbers = {"lr": np.float32(lr), "lr_day": np.float32(lr_day)}
+    values["fraction"] = np.float32(step / config.num_training_batches)
     for name, stream in (("dropout", DROPOUT), ("augmentation", AUGMENTATION)):
-        found[name] = np.array(divmod(derived_seed(config.seed, stream, step), 1 << 32), np.uint32)
-    return found
+        values[name] = np.array(divmod(derived_seed(config.seed, stream, step), 1 << 32), np.uint32)
+    return values
 
 
 def lower_step(

@@ -111,12 +111,12 @@ class AdaptSummary:
         before = 100 * self.val_per_before
         after = 100 * self.val_per
         began = f"with the layer of {self.nearest}" if self.nearest else "before"
-        found = f"{self.errors} {before:.1f} % {began}, {after:.1f} % now"
+        rates = f"{self.errors} {before:.1f} % {began}, {after:.1f} % now"
         what = (
             f"{self.session}: {learnt} learnt from {self.n_trials} trials{old} in"
             f" {self.seconds:.0f} s"
         )
-        return f"{self.run}: {what}; {found} ({self.validated_on}: {self.n_val_trials})"
+        return f"{self.run}: {what}; {rates} ({self.validated_on}: {self.n_val_trials})"
 
 
 def adapt(

@@ -128,11 +128,11 @@ def _check_conventions(config: TrainConfig, data: PackedDataset, model: Acoustic
 
     The outputs of a task other than CTC need not be the tokens of the labels.
     """
-    found = model.conventions
+    conventions = model.conventions
     if config.task_name != CTC:
-        found = replace(found, inventory=data.conventions.inventory)
+        conventions = replace(conventions, inventory=data.conventions.inventory)
     data.conventions.require(
-        found,
+        conventions,
         mine="the data",
         theirs="the model",
         where=data.path,

@@ -153,15 +153,17 @@ def _plain_name(key: str) -> str:
     return key
 
 
-def _check_tensors(found: Mapping[str, Any], expected: Mapping[str, tuple[int, ...]]) -> None:
-    for name in sorted(expected.keys() | found.keys()):
-        if name not in found or name not in expected:
-            problem = f"has no {name}, which" if name not in found else f"has {name}, which none of"
+def _check_tensors(tensors: Mapping[str, Any], expected: Mapping[str, tuple[int, ...]]) -> None:
+    for name in sorted(expected.keys() | tensors.keys()):
+        if name not in tensors or name not in expected:
+            problem = (
+                f"has no {name}, which" if name not in tensors else f"has {name}, which none of"
+            )
             raise RunError(
                 f"{problem} the model of {ARGUMENTS} has",
                 fix="give the args.yaml that lies beside it",
             )
-        _check_tensor(name, found[name], expected[name])
+        _check_tensor(name, tensors[name], expected[name])
 
 
 def _check_tensor(name: str, tensor: Any, shape: tuple[int, ...]) -> None:

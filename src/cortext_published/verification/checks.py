@@ -30,9 +30,9 @@ class Check:
         return f"{self.name}: {self.status}{link}{self.found}"
 
 
-def judged(name: str, right: bool, found: str) -> Check:
+def judged(name: str, right: bool, finding: str) -> Check:
     """Return a check that passes if `right`."""
-    return Check(name, "PASS" if right else "FAIL", found)
+    return Check(name, "PASS" if right else "FAIL", finding)
 
 
 def not_checked(name: str, because: str) -> Check:

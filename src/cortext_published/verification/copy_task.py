@@ -60,8 +60,8 @@ def _rates_of_days(metrics: Metrics, published: Published) -> list[Check]:
         if rates is None or rates.wer is None:
             checks.append(not_checked(name, "the file has no such trials"))
         else:
-            said = f"WER {100 * rates.wer:.1f} % here, {100 * wer:.1f} % in the paper"
-            checks.append(judged(name, abs(rates.wer - wer) <= ROUNDING, said))
+            finding = f"WER {100 * rates.wer:.1f} % here, {100 * wer:.1f} % in the paper"
+            checks.append(judged(name, abs(rates.wer - wer) <= ROUNDING, finding))
     return checks
 
 
@@ -78,16 +78,16 @@ def check_analyses_words(
     """
     decoder = Decoder.from_dir(search.lm, search.options)
     threads = search.threads or available_cores()
-    found = decode_evaluation(evaluation, decoder, out, threads=threads, progress=progress)
+    redecoded = decode_evaluation(evaluation, decoder, out, threads=threads, progress=progress)
     rows: dict[str, dict[str, Any]] = {
         row.name: {"n_trials": row.n_trials, "published_wer": row.before.rate, "wer": row.now.rate}
-        for row in found.rows
+        for row in redecoded.rows
     }
-    said = "; ".join(
+    rates = "; ".join(
         f"{name}: {100 * (row['wer'] or 0):.1f} % here, {100 * (row['published_wer'] or 0):.1f} %"
         " published"
         for name, row in rows.items()
     )
-    because = f"the two searches have different language models; {said}"
+    because = f"the two searches have different language models; {rates}"
     facts = {"rates": rows, "options": asdict(decoder.options)}
     return StageOutcome([not_checked("WER of the published logits", because)], {"search": facts})

@@ -198,11 +198,11 @@ def fingerprint(files: Sequence[Path], root: Path) -> dict[str, list[int]]:
 
     A link to nothing has neither; whoever reads it says so.
     """
-    found: dict[str, list[int]] = {}
+    state_of: dict[str, list[int]] = {}
     for path in sorted(files):
         name = os.path.relpath(path, root)
-        found[name] = []
+        state_of[name] = []
         with suppress(OSError):
             status = path.stat()
-            found[name] = [status.st_size, status.st_mtime_ns]
-    return found
+            state_of[name] = [status.st_size, status.st_mtime_ns]
+    return state_of

@@ -194,40 +194,40 @@ def check_recordings(
 
 def _read(file: SessionFile) -> _Recorded:
     """Read a file, one variable in memory at a time."""
-    found = _Recorded(file)
+    recorded = _Recorded(file)
 
     def note(fault: FaultError) -> None:
-        found.problems.append(Problem(str(file.path), None, fault.field, fault.message))
+        recorded.problems.append(Problem(str(file.path), None, fault.field, fault.message))
 
     try:
         with open_mat(file.path, [BLOCKS]) as mat:
-            found.blocks = block_numbers(mat)
+            recorded.blocks = block_numbers(mat)
         if file.folder != HOLDOUT:
             with open_mat(file.path, [SENTENCES]) as mat:
-                found.n_sentences = sum(bool(text.strip()) for text in mat.texts(SENTENCES))
+                recorded.n_sentences = sum(bool(text.strip()) for text in mat.texts(SENTENCES))
     except FaultError as fault:
         note(fault)
-        return found
+        return recorded
     lengths: list[int] | None = None
     for name in _ARRAYS:
         try:
-            lengths = _read_array(found, name, lengths)
+            lengths = _read_array(recorded, name, lengths)
         except FaultError as fault:
             note(fault)
-    found.n_bins = sum(lengths or ())
-    return found
+    recorded.n_bins = sum(lengths or ())
+    return recorded
 
 
-def _read_array(found: _Recorded, name: str, lengths: Sequence[int] | None) -> list[int]:
+def _read_array(recorded: _Recorded, name: str, lengths: Sequence[int] | None) -> list[int]:
     """Read an array of all trials, and return their lengths in bins.
 
     Raises FaultError where they are not as many or not as long as those of the arrays before.
     """
-    with open_mat(found.file.path, [name]) as mat:
+    with open_mat(recorded.file.path, [name]) as mat:
         cells = mat.cells(name)
         own = [cell.shape[0] if len(cell.shape) == 2 else -1 for cell in cells]
-        if len(own) != len(found.blocks):
-            finding = f"{len(own)} trials found, {len(found.blocks)} expected as in {BLOCKS}"
+        if len(own) != len(recorded.blocks):
+            finding = f"{len(own)} trials found, {len(recorded.blocks)} expected as in {BLOCKS}"
             raise FaultError(name, finding, AGAIN)
         for number, (n_bins, expected) in enumerate(zip(own, lengths or own, strict=True)):
             if n_bins != expected:
@@ -237,11 +237,11 @@ def _read_array(found: _Recorded, name: str, lengths: Sequence[int] | None) -> l
                 raise FaultError(name, finding, AGAIN)
         for number, cell in enumerate(cells):
             x_TC = cell.read()
-            found.columns.add(x_TC.shape[-1])
+            recorded.columns.add(x_TC.shape[-1])
             if not np.isfinite(x_TC).all():
                 raise FaultError(name, f"NaN or Inf found in trial {number}", AGAIN)
             if name != POWER:
-                found.crossings[name] += int(x_TC.sum(dtype=np.float64))
+                recorded.crossings[name] += int(x_TC.sum(dtype=np.float64))
     return own
 
 
@@ -251,8 +251,8 @@ def _readable(read: Sequence[_Recorded]) -> Check:
     if not problems:
         return judged("Recordings", True, f"{n_trials:,} trials were read without a problem")
     n = len(problems)
-    said = f"{n:,} problem{'' if n == 1 else 's'}; {first_problem(problems)}"
-    return judged("Recordings", False, said)
+    finding = f"{n:,} problem{'' if n == 1 else 's'}; {first_problem(problems)}"
+    return judged("Recordings", False, finding)
 
 
 def _n_blocks(read: Sequence[_Recorded], folder: str, n_blocks: int) -> Check:
@@ -260,10 +260,10 @@ def _n_blocks(read: Sequence[_Recorded], folder: str, n_blocks: int) -> Check:
     if not counts:
         return not_checked(f"Blocks of {folder}", "no file was found")
     other = [f"{session} has {n}" for session, n in counts.items() if n != n_blocks]
-    said = f"{n_blocks} on every day"
+    finding = f"{n_blocks} on every day"
     if other:
-        said = f"{n_blocks} on each day published; {some(other)}"
-    return judged(f"Blocks of {folder}", not other, said)
+        finding = f"{n_blocks} on each day published; {some(other)}"
+    return judged(f"Blocks of {folder}", not other, finding)
 
 
 def _block_order(read: Sequence[_Recorded]) -> Check:
@@ -275,27 +275,27 @@ def _block_order(read: Sequence[_Recorded]) -> Check:
             days.setdefault(one.file.session, {})[one.file.folder] = set(one.blocks)
     shared = [
         session
-        for session, found in days.items()
-        if sum(map(len, found.values())) != len(set().union(*found.values()))
+        for session, folders in days.items()
+        if sum(map(len, folders.values())) != len(set().union(*folders.values()))
     ]
     if shared:
         because = f"folders share numbers of blocks on {some(shared)}"
         return not_checked(name, f"{because}: they may be counted in each file")
     odd = []
-    for session, found in days.items():
-        parts = [found[folder] for folder in (HOLDOUT, "train", "test") if folder in found]
+    for session, folders in days.items():
+        parts = [folders[folder] for folder in (HOLDOUT, "train", "test") if folder in folders]
         if any(max(a) > min(b) for a, b in pairwise(parts)):
             odd.append(session)
-    said = "the holdout comes first and test last"
+    finding = "the holdout comes first and test last"
     return judged(
-        name, not odd, f"{said}, but not on {some(odd)}" if odd else f"{said} on all days"
+        name, not odd, f"{finding}, but not on {some(odd)}" if odd else f"{finding} on all days"
     )
 
 
 def _columns(read: Sequence[_Recorded], n_columns: int) -> Check:
-    found = sorted(set().union(*(one.columns for one in read)))
-    said = f"{', '.join(map(str, found)) or 'none'} in each array; {n_columns} published"
-    return judged("Columns", found == [n_columns], said)
+    widths = sorted(set().union(*(one.columns for one in read)))
+    finding = f"{', '.join(map(str, widths)) or 'none'} in each array; {n_columns} published"
+    return judged("Columns", widths == [n_columns], finding)
 
 
 def _thresholds(read: Sequence[_Recorded]) -> Check:
@@ -306,8 +306,8 @@ def _thresholds(read: Sequence[_Recorded]) -> Check:
         if not one.problems
         and sorted(_ARRAYS[:-1], key=lambda name: -one.crossings[name]) != list(THRESHOLDS)
     ]
-    said = "tx1 has most crossings and tx4 fewest"
-    return judged("Thresholds", not odd, f"{said}, but not in {some(odd)}" if odd else said)
+    finding = "tx1 has most crossings and tx4 fewest"
+    return judged("Thresholds", not odd, f"{finding}, but not in {some(odd)}" if odd else finding)
 
 
 def _sentences(read: Sequence[_Recorded]) -> Check:
@@ -316,8 +316,8 @@ def _sentences(read: Sequence[_Recorded]) -> Check:
         for one in read
         if one.file.folder != HOLDOUT and one.n_sentences != len(one.blocks)
     ]
-    said = some(wrong) if wrong else "every trial of train and test has one"
-    return judged("Sentences", not wrong, said)
+    finding = some(wrong) if wrong else "every trial of train and test has one"
+    return judged("Sentences", not wrong, finding)
 
 
 def check_import(
@@ -336,8 +336,8 @@ def check_import(
     except (OSError, ValueError, KeyError, TypeError, ConfigError):
         columns = []
     if not columns:
-        said = f"no {RECORD} of `{_IMPORT}` was found"
-        return StageOutcome([judged("Imported data", False, said)])
+        finding = f"no {RECORD} of `{_IMPORT}` was found"
+        return StageOutcome([judged("Imported data", False, finding)])
     report = inspect(data, progress)
     counts = {(row.session, row.split): row.n_trials + row.n_bad for row in report.rows}
     expected = {
@@ -352,12 +352,12 @@ def check_import(
         for session, split in sorted(expected.keys() | counts.keys())
         if counts.get((session, split), 0) != expected.get((session, split), 0)
     ]
-    said = some(other) if other else f"{sum(counts.values()):,}, on each day as in the release"
+    finding = some(other) if other else f"{sum(counts.values()):,}, on each day as in the release"
     n = len(report.problems)
     problems = f"{n} problems; {first_problem(report.problems)}" if n else "none"
     return StageOutcome(
         [
-            judged("Imported trials", not other, said),
+            judged("Imported trials", not other, finding),
             judged("Problems of the imported data", not n, problems),
             _conventions(report.conventions),
             judged(
@@ -372,11 +372,11 @@ def check_import(
     )
 
 
-def _conventions(found: Conventions) -> Check:
+def _conventions(conventions: Conventions) -> Check:
     """Compare tokens and language with those that `t12` writes; bins may have been joined."""
-    other = RELEASE_CONVENTIONS.difference(replace(found, bin_ms=RELEASE_CONVENTIONS.bin_ms))
-    said = f"the import writes others: in it {other}" if other else "ARPABET, English"
-    return judged("Tokens and language", not other, said)
+    other = RELEASE_CONVENTIONS.difference(replace(conventions, bin_ms=RELEASE_CONVENTIONS.bin_ms))
+    finding = f"the import writes others: in it {other}" if other else "ARPABET, English"
+    return judged("Tokens and language", not other, finding)
 
 
 def _scaled(data: Path, normalise: str | None) -> Check:
@@ -398,5 +398,5 @@ def _scaled(data: Path, normalise: str | None) -> Check:
             n_blocks += 1
             if off > _AS_SCALED:
                 odd.append(f"{session.name} {split} (by {off:.2g})")
-    said = f"mean 0 and standard deviation 1 over {n_blocks} blocks, the first of each file"
-    return judged(name, not odd, f"{said}, but not over {some(odd)}" if odd else said)
+    finding = f"mean 0 and standard deviation 1 over {n_blocks} blocks, the first of each file"
+    return judged(name, not odd, f"{finding}, but not over {some(odd)}" if odd else finding)

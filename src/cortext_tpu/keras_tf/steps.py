@@ -119,10 +119,10 @@ class Steps(keras.Model):  # type: ignore[misc]
                 losses = self.loss(self, part, step)
                 objective = tf.reduce_sum(losses["loss"]) / tf.cast(n_trials * replicas, tf.float32)
             unconnected = tf.UnconnectedGradients.ZERO
-            found = tape.gradient(
+            gradients_found = tape.gradient(
                 objective, [v.value for v in variables], unconnected_gradients=unconnected
             )
-            return losses, [tf.convert_to_tensor(gradient) for gradient in found]
+            return losses, [tf.convert_to_tensor(gradient) for gradient in gradients_found]
 
         if n_pieces == 1:
             losses, gradients = piece(0)
