@@ -23,7 +23,7 @@ from cortext.text.pronunciation import pronounced
 from cortext_data.simulate.articulators import articulate, targets
 from cortext_data.simulate.brain import electrodes
 from cortext_data.simulate.config import preset_config
-from cortext_data.simulate.idle import IdleConfig, Recording, continuous
+from cortext_data.simulate.idle import ContinuousRecording, IdleConfig, continuous
 from cortext_data.simulate.material import material_of
 from cortext_data.simulate.neural import max_lead_bins, record
 from cortext_data.simulate.plan import plan_days
@@ -58,7 +58,7 @@ class Participant:
         speech_TC = np.concatenate(spoken)
         self.mean_C, self.sd_C = speech_TC.mean(axis=0), speech_TC.std(axis=0) + 1e-6
 
-    def record(self, number: int, modulation: float, n_sentences: int = 0) -> Recording:
+    def record(self, number: int, modulation: float, n_sentences: int = 0) -> ContinuousRecording:
         """Return a recording, z-scored with an earlier block of sentences of its day."""
         idle = IdleConfig(inner_modulation=modulation)
         seconds = 12.0 * n_sentences if n_sentences else PIECE_S
@@ -68,7 +68,7 @@ class Participant:
             n_sentences=n_sentences, idle=idle,
         )  # fmt: skip
         z_TC = ((r.features_TC - self.mean_C) / self.sd_C).astype(np.float32)
-        return Recording(z_TC, r.stretches)
+        return ContinuousRecording(z_TC, r.stretches)
 
     def write_idle(self, out: Path, modulation: float) -> None:
         """Write idle recordings to fit on."""

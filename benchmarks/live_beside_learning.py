@@ -37,7 +37,7 @@ from cortext_bench.harness import machine, markdown_table, study_arguments, writ
 from cortext_live.core.decoder import no_long_pauses
 from cortext_live.core.pipeline import Pipeline
 from cortext_live.steps.stepping import open_stepper
-from cortext_live.usage.heard import HeardFeatures
+from cortext_live.usage.kept_features import KeptFeatures
 from cortext_live.usage.speaking import note_speaking
 from cortext_live.usage.writer import UsageLog, UtteranceRecord
 
@@ -56,7 +56,7 @@ def write_log(folder: Path, demo: Path, corrected_every: int = 1) -> None:
         corrected_every: One in so many is corrected.
     """
     data = open_packed(demo / "packed")
-    with UsageLog(folder, data.conventions, heard=HeardFeatures(folder)) as log:
+    with UsageLog(folder, data.conventions, heard=KeptFeatures(folder)) as log:
         for number, trial in enumerate(itertools.islice(data.trials("train"), SENTENCES)):
             features_TC = trial.features_TC.astype(np.float32)
             seconds = len(features_TC) * data.conventions.bin_ms / 1000

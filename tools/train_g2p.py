@@ -125,7 +125,7 @@ def held_out(
     return tested, {word for word in words if not taken.isdisjoint(stems(word))}
 
 
-def phoneme_error_rate(model: g2p.JointModel, words: list[str], lexicon: Lexicon) -> float:
+def phoneme_error_rate(model: g2p.GraphoneModel, words: list[str], lexicon: Lexicon) -> float:
     """Edits to the nearest pronunciation over its length, pooled over words."""
     errors = length = 0
     for word in words:
@@ -448,7 +448,7 @@ def main() -> None:
     )
     train(words, lexicon, arguments.order, arguments.nodes, arguments.out)
     trained = time.perf_counter()
-    rate = phoneme_error_rate(g2p.JointModel.load(arguments.out), tested, lexicon)
+    rate = phoneme_error_rate(g2p.GraphoneModel.load(arguments.out), tested, lexicon)
     seconds = time.perf_counter() - trained
     print(
         f"{arguments.out}: {arguments.out.stat().st_size} bytes, trained in {trained - started:.0f}"

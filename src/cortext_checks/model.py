@@ -250,7 +250,7 @@ class ModelChecks(NetworkChecks):
                     parameter.sub_(parameter.grad.clamp(-1, 1), alpha=0.01)
             self.network.zero_grad()
             save_model(self._acoustic_model(), folder)
-            torch.default_generator.manual_seed(1)  # what is drawn and not saved must differ
+            torch.default_generator.manual_seed(1)  # random values that are not saved must differ
             loaded = load_model(folder).network
             before = self.output(self.batch).logits
             after = loaded(self.batch.x_BTC, self.batch.day_B, n_patches_B=self.batch.n_patches_B)[

@@ -13,7 +13,7 @@ from cortext.plugins import fault, located, place
 
 Status = Literal["PASS", "FAIL", "not checked"]
 Named = tuple[str, Callable[[], str]]
-"""A check's name, and the function that returns a note or raises what is wrong."""
+"""A check's name, and the function that returns a note or raises the fault."""
 NEEDED = {"builds", "shapes", "shape", "values", "repeats", "input", "random numbers", "gradients"}
 """Checks without which those after them mean nothing."""
 
@@ -40,7 +40,7 @@ class CheckResult:
         subject: The model, loss, augmentation or task, as `model conv`.
         name: The requirement.
         status: `PASS`, `FAIL` or `not checked`.
-        found: What was found, with numbers; the reason of a check that was not made.
+        found: The finding, with numbers; the reason of a check that was not made.
     """
 
     subject: str

@@ -18,7 +18,7 @@ from torch.autograd.function import once_differentiable
 
 from cortext.models.layers import distance_gradient
 from cortext_cuda import block_kernels as kernels
-from cortext_cuda.packing import Rows
+from cortext_cuda.packing import PackedRows
 
 BLOCK = 64
 """Frames, or keys, of a program of the attention."""
@@ -62,7 +62,7 @@ class _Attend(torch.autograd.Function):
         qkv_NI: torch.Tensor,
         value_N: torch.Tensor,
         context: torch.Tensor,
-        rows: Rows,
+        rows: PackedRows,
         heads: Heads,
         seeds: torch.Tensor,
         p: float,
@@ -303,7 +303,7 @@ def attend(
     qkv_NI: torch.Tensor,
     value_N: torch.Tensor,
     context: torch.Tensor,
-    rows: Rows,
+    rows: PackedRows,
     heads: Heads,
     seeds: torch.Tensor,
     p: float,
@@ -346,7 +346,7 @@ def add_norm(
 
 
 def norm_rows(
-    x_BPI: torch.Tensor, rows: Rows, norm: nn.LayerNorm, dtype: torch.dtype
+    x_BPI: torch.Tensor, rows: PackedRows, norm: nn.LayerNorm, dtype: torch.dtype
 ) -> torch.Tensor:
     """Return the LayerNorm of the rows of a padded batch, [N, I] in `dtype`.
 
@@ -373,7 +373,7 @@ def softsign(x: torch.Tensor, seeds: torch.Tensor, p: float) -> torch.Tensor:
 
 
 def run_blocks(
-    blocks: Any, x_ND: torch.Tensor, rows: Rows
+    blocks: Any, x_ND: torch.Tensor, rows: PackedRows
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Run the `Blocks` of a Transformer on packed rows, float32 [N, D].
 

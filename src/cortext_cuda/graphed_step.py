@@ -30,7 +30,7 @@ from cortext.training.adversarial import Adversarial
 from cortext.training.backend import Job
 from cortext.training.batches import TrainBatch
 from cortext.training.loss import CTC
-from cortext.training.torch_backend import Rates
+from cortext.training.torch_backend import StepRates
 from cortext_cuda import ctc, proofs
 from cortext_cuda.cuda_graphs import Graphs
 from cortext_cuda.packing import packed_rows, rounded_rows
@@ -70,7 +70,7 @@ def why_not(job: Job, bf16: bool) -> str | None:
     return None
 
 
-Step = Callable[[TrainBatch, Rates], tuple[dict[str, torch.Tensor], torch.Tensor]]
+Step = Callable[[TrainBatch, StepRates], tuple[dict[str, torch.Tensor], torch.Tensor]]
 """Function that takes a training step and returns losses by name, [B] each, and the norm."""
 
 
@@ -99,10 +99,10 @@ class GraphedSteps:
         device = batch.day_B.device
         # The fused AdamW reads float32. The others keep the digits that they have as floats.
         dtypes = torch.float32, torch.float64, torch.float64
-        self.rates = Rates(*(torch.zeros((), dtype=dtype, device=device) for dtype in dtypes))
+        self.rates = StepRates(*(torch.zeros((), dtype=dtype, device=device) for dtype in dtypes))
 
     def __call__(
-        self, batch: TrainBatch, rates: Rates
+        self, batch: TrainBatch, rates: StepRates
     ) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
         """Take a step; return losses by name, [B] each, and the norm, in memory of their own."""
         padded = self.batch.fill(batch)

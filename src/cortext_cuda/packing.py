@@ -42,7 +42,7 @@ def packed_rows(n_rows: int) -> Iterator[None]:
 
 
 @dataclass(frozen=True)
-class Rows:
+class PackedRows:
     """Places of the patches of a padded batch [B, P] in rows.
 
     Attributes:
@@ -70,7 +70,7 @@ class Rows:
         return x_I[:n_places].view(-1, self.n_most, x_NI.shape[1])
 
 
-def pack(n_patches_B: torch.Tensor, n_most: int, device: torch.device) -> Rows:
+def pack(n_patches_B: torch.Tensor, n_most: int, device: torch.device) -> PackedRows:
     """Return the rows of a batch.
 
     Args:
@@ -94,4 +94,4 @@ def pack(n_patches_B: torch.Tensor, n_most: int, device: torch.device) -> Rows:
     own_N = trial_N.clamp(max=n_trials - 1)
     place_N = own_N * n_most + row_N - (ends_B - lengths_B)[own_N]
     place_N = place_N.where(trial_N < n_trials, n_trials * n_most)
-    return Rows((ends_B - lengths_B).int(), lengths_B.int(), place_N, n_most)
+    return PackedRows((ends_B - lengths_B).int(), lengths_B.int(), place_N, n_most)

@@ -12,7 +12,7 @@ from cortext.models import Output
 from cortext.models.transformer import Transformer
 from cortext.training.batches import TrainBatch
 from cortext.training.progress import say
-from cortext.training.torch_backend import Rates, TorchBackend
+from cortext.training.torch_backend import StepRates, TorchBackend
 from cortext_cuda import fused
 from cortext_cuda.cuda_graphs import Graphs
 from cortext_cuda.graphed_step import GraphedForward, GraphedSteps, StaticBatch, why_not
@@ -60,7 +60,7 @@ class StepGraphs:
         self.forwards = GraphedForward(backend.run_model, self.steps, passes)
 
     def update(
-        self, batch: TrainBatch, rates: Rates, seed: int
+        self, batch: TrainBatch, rates: StepRates, seed: int
     ) -> tuple[dict[str, torch.Tensor], torch.Tensor] | None:
         """Take a step; return losses by name, [B] each, and the norm. None if not replayed."""
         if self.steps is None or self.steps.graphs.failed:
@@ -75,7 +75,7 @@ class StepGraphs:
         return self.forwards(batch)
 
     def _take(
-        self, batch: TrainBatch, rates: Rates
+        self, batch: TrainBatch, rates: StepRates
     ) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
         """Take a step of one piece; see `Step`."""
         optimizer = self.backend.optimizer

@@ -148,7 +148,7 @@ def _with_llm(
     run, packed, lm = (out / name for name in ("run", "packed", "lm"))
 
     def evaluated(name: str, mode: str) -> Metrics:
-        found: Metrics = timed(
+        metrics: Metrics = timed(
             name,
             lambda bar: evaluate(
                 run,
@@ -162,7 +162,7 @@ def _with_llm(
                 progress=bar,
             ),
         )
-        return found
+        return metrics
 
     return {
         name: evaluated(name, mode)

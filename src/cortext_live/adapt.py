@@ -109,12 +109,12 @@ class AdaptSummary:
         before = 100 * self.val_per_before
         after = 100 * self.val_per
         began = f"with the layer of {self.nearest}" if self.nearest else "before"
-        found = f"{self.errors} {before:.1f} % {began}, {after:.1f} % now"
+        rates = f"{self.errors} {before:.1f} % {began}, {after:.1f} % now"
         what = (
             f"{self.session}: {learnt} learnt from {self.n_trials} trials{old} in"
             f" {self.seconds:.0f} s"
         )
-        return f"{self.run}: {what}; {found} ({self.validated_on}: {self.n_val_trials})"
+        return f"{self.run}: {what}; {rates} ({self.validated_on}: {self.n_val_trials})"
 
 
 def adapt(
@@ -238,8 +238,8 @@ def _check_arguments(
         if count is not None:
             as_count(count, name)
     if (trials is not None and trials < 1) or old_trials < 1 or batches < 1:
-        found = f"trials is {trials}, old_trials {old_trials} and batches {batches}"
-        raise ConfigError(f"{found}; each must be at least 1")
+        problem = f"trials is {trials}, old_trials {old_trials} and batches {batches}"
+        raise ConfigError(f"{problem}; each must be at least 1")
     if old_data is not None and not whole_model:
         what = "old trials are learnt from only where the whole model learns"
         raise ConfigError(what, fix="give --whole-model too, or leave out --old-data")
@@ -305,10 +305,10 @@ def learning_parts(model: AcousticModel) -> list[str]:
         return ["day_"]
     parts = list(getattr(model.network, "adapted", ()))
     if not parts:
-        what = (
+        problem = (
             f"a model of kind {model.network.config.kind!r} without day layers has no part to adapt"
         )
-        raise ConfigError(what, fix="give --whole-model")
+        raise ConfigError(problem, fix="give --whole-model")
     return parts
 
 

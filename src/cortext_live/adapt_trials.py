@@ -52,9 +52,9 @@ def opened(
         fix="give recordings like those the run was trained on",
     )
     if data.n_features != model.n_features:
-        found = f"{data.n_features} features found, the model needs {model.n_features}"
+        problem = f"{data.n_features} features found, the model needs {model.n_features}"
         raise DataError(
-            found, where=data.path, fix="give recordings like those the run was trained on"
+            problem, where=data.path, fix="give recordings like those the run was trained on"
         )
     return data
 
@@ -120,20 +120,22 @@ def session_to_adapt_to(
     """
     if wanted is not None:
         if wanted not in recorded:
-            what = f"there are no {trials.format(repr(wanted))}; {nearest(wanted, recorded)}"
-            raise DataError(what, where=where)
+            problem = f"there are no {trials.format(repr(wanted))}; {nearest(wanted, recorded)}"
+            raise DataError(problem, where=where)
         return wanted
     unknown = [name for name in recorded if name not in model.sessions]
     choice: Sequence[str] = unknown or recorded
     if not choice:
         raise DataError("there are no trials to learn from", where=where)
     if len(choice) > 1:
-        what = (
+        problem = (
             f"{len(choice)} sessions are new to the model"
             if unknown
             else "the model knows every session here"
         )
-        raise DataError(f"{what}: {', '.join(choice)}", where=where, fix="name one with --session")
+        raise DataError(
+            f"{problem}: {', '.join(choice)}", where=where, fix="name one with --session"
+        )
     return choice[0]
 
 
@@ -163,13 +165,15 @@ def trials_of_day(
     validates = "val" in data.splits and len(in_order_of_recording(data.split("val"), session)) > 0
     count = len(recorded) if trials is None else trials
     if count > len(recorded):
-        what = f"session {session} has {len(recorded)} training trials, and {count} are asked for"
+        problem = (
+            f"session {session} has {len(recorded)} training trials, and {count} are asked for"
+        )
         raise DataError(
-            what, where=data.path, fix=f"give --trials {len(recorded)}, or leave it out"
+            problem, where=data.path, fix=f"give --trials {len(recorded)}, or leave it out"
         )
     if count < 2 and not validates:
-        what = f"one trial of session {session} cannot be both learnt from and validated on"
-        raise DataError(what, where=data.path, fix="give --trials 2 or more")
+        problem = f"one trial of session {session} cannot be both learnt from and validated on"
+        raise DataError(problem, where=data.path, fix="give --trials 2 or more")
     splits = {"train": train.take(recorded[:count])}
     if validates:
         splits["val"] = data.split("val").select(sessions=[session])
@@ -198,9 +202,9 @@ def trials_of_old_days(
         if name in data.sessions and len(trials := in_order_of_recording(train, name))
     ]
     if not days:
-        what = f"none of its sessions is known to the model; known: {', '.join(known)}"
+        problem = f"none of its sessions is known to the model; known: {', '.join(known)}"
         raise DataError(
-            what, where=data.path, fix="give data of the days it was trained on as old data"
+            problem, where=data.path, fix="give data of the days it was trained on as old data"
         )
     each, rest = divmod(most, len(days))
     chosen = []

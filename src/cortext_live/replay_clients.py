@@ -35,7 +35,7 @@ from cortext_live.lm_server.published_protocol import PublishedStreams
 from cortext_live.steps.stepper import Stepper
 
 WAITING_S = 3.0
-"""Seconds of waiting after which the log says what is waited for."""
+"""Seconds of waiting after which the log names the missing message."""
 POLL_MS = 200
 _PACKED = PipelineOptions(normalise="none")
 """Options for the trials of packed data, which hold z-scores."""
@@ -78,12 +78,12 @@ class Patience:
         self._link = link
         self._patience_s = patience_s
 
-    def wait(self, poll: Callable[[], Any], what: str, fix: str) -> Any:
+    def wait(self, poll: Callable[[], Any], awaited: str, fix: str) -> Any:
         """Return the first result of `poll` that is not None.
 
         Args:
             poll: Called again and again.
-            what: The thing that is waited for.
+            awaited: The thing that is waited for.
             fix: Advice where it does not come.
 
         Raises:
@@ -93,17 +93,17 @@ class Patience:
         start = time.monotonic()
         logged = False
         while True:
-            if (found := poll()) is not None:
-                return found
+            if (answer := poll()) is not None:
+                return answer
             if self._link.stop.is_set():
                 raise Stopped
             waited_s = time.monotonic() - start
             if waited_s > WAITING_S and not logged:
-                event("replay_waits", "warning", what=what)
+                event("replay_waits", "warning", what=awaited)
                 logged = True
             if waited_s > self._patience_s:
                 raise LiveError(
-                    f"waited {waited_s:.0f} s for {what}", where=self._link.where, fix=fix
+                    f"waited {waited_s:.0f} s for {awaited}", where=self._link.where, fix=fix
                 )
 
     def answer(self, stream: str, after: StreamId, fix: str) -> tuple[StreamId, dict[bytes, bytes]]:
@@ -119,11 +119,11 @@ class Patience:
         """
 
         def poll() -> tuple[StreamId, dict[bytes, bytes]] | None:
-            found = self._link.read({stream: after}, POLL_MS, 1)
-            return (found[0].id, found[0].fields) if found else None
+            entries = self._link.read({stream: after}, POLL_MS, 1)
+            return (entries[0].id, entries[0].fields) if entries else None
 
-        found: tuple[StreamId, dict[bytes, bytes]] = self.wait(poll, f"an answer on {stream}", fix)
-        return found
+        entry: tuple[StreamId, dict[bytes, bytes]] = self.wait(poll, f"an answer on {stream}", fix)
+        return entry
 
 
 class BrandStream:
@@ -239,9 +239,9 @@ class BrandStream:
     def _node_is_ready(self) -> dict[bytes, bytes] | None:
         """Return the newest of the node's states, without messages, where that is ready."""
         stream = f"{self._node}_state"
-        found = self._link.call(lambda redis: redis.xrevrange(stream, count=100))
+        newest = self._link.call(lambda redis: redis.xrevrange(stream, count=100))
         passing = (b"NODE_WARNING", b"NODE_INFO")
-        states = [fields for _, fields in found if fields.get(b"status") not in passing]
+        states = [fields for _, fields in newest if fields.get(b"status") not in passing]
         if states and states[0].get(b"status") == b"NODE_READY":
             return dict(states[0])
         time.sleep(0.02)
@@ -281,13 +281,13 @@ class PublishedClient:
         check_recordings(conventions, self._stream.conventions)
         self._ask(self._names.reset, {"done": 0}, self._names.reset_done)
         newest = self._link.call(lambda redis: redis.xrevrange(self._names.args, count=1))
-        told = newest[0][1] if newest else {}
-        found = [
-            f'"{name}": {told[name.encode()].decode(errors="replace")}'
+        stated = newest[0][1] if newest else {}
+        quoted = [
+            f'"{name}": {stated[name.encode()].decode(errors="replace")}'
             for name in ("inventory", "language")
-            if name.encode() in told
+            if name.encode() in stated
         ]
-        check_server(self._stream, _stated(f"{{{', '.join(found)}}}", SERVER))
+        check_server(self._stream, _stated(f"{{{', '.join(quoted)}}}", SERVER))
 
     def begin(self, number: int, trial: Trial) -> None:
         """See `Client`."""
@@ -359,8 +359,8 @@ class JsonClient:
             begin["frame_ms"] = self._stream.frame_ms
         begun = self._ask(begin, "begun")
         language = {"language": begun["language"]} if "language" in begun else {}
-        found = _stated(json.dumps(language), SERVER)
-        check_server(self._stream, replace(found, inventory=mine.inventory))
+        conventions = _stated(json.dumps(language), SERVER)
+        check_server(self._stream, replace(conventions, inventory=mine.inventory))
 
     def send(self, bins_TC: np.ndarray) -> None:
         """See `Client`."""
@@ -384,8 +384,8 @@ class JsonClient:
                 "start it: cortext lm-server --lm DIR --profile json --redis-host HOST --redis-port"
                 " PORT"
             )
-            self._seen, found = self._patience.answer(self._output, self._seen, fix)
-            reply: dict[str, Any] = json.loads(found[b"message"])
+            self._seen, entry = self._patience.answer(self._output, self._seen, fix)
+            reply: dict[str, Any] = json.loads(entry[b"message"])
             if reply["utterance"] != self._name:
                 continue
             if reply["type"] == "error":

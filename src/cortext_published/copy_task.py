@@ -79,7 +79,7 @@ def import_copy_task(
             )
         steps(1, 3)
         inventory = given or find_order(trials)
-        found = Results(
+        results = Results(
             split=SPLIT,
             engine="published",
             trials=results_of(trials, inventory),
@@ -87,7 +87,7 @@ def import_copy_task(
             limited=_vocabularies(trials),
         )
         steps(2, 3)
-        return write(found, None, _origin(Path(file), order, inventory, seed))
+        return write(results, None, _origin(Path(file), order, inventory, seed))
 
 
 def results_of(trials: Sequence[CopyTrial], inventory: Inventory) -> tuple[TrialResult, ...]:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from cortext.evaluation.settings import Options
 
 
-class Decoder:
+class FalconDecoder:
     """Text of handwriting, trial by trial, as the evaluator compares it: `hello>world~`.
 
     The features are z-scored as `cortext import falcon-h2` does it: over the last trials and the
@@ -89,8 +89,8 @@ class Decoder:
         self._is_scaled = not self._is_raw and conventions.normalised != NORMALISATIONS["none"]
         self._calibrations: dict[str, Recording] = {}
         if calibration is not None:
-            found = falcon_h2(calibration).recordings
-            self._calibrations = {recording.session: recording for recording in found}
+            recordings = falcon_h2(calibration).recordings
+            self._calibrations = {recording.session: recording for recording in recordings}
         self._starts: dict[str, list[Moments]] = {}
         self.reset()
 
@@ -178,15 +178,15 @@ class Decoder:
 
 def _last_trials(recording: Recording) -> list[Moments]:
     """Return the moments of the last trials of a recording that are for training."""
-    found: list[Moments] = []
+    moments: list[Moments] = []
     with file_faults(recording.paths[0]), recording.open() as contents:
         blocks = [block for block in contents.blocks if block.split == "train"]
         for trial in reversed([trial for block in blocks for trial in block.trials]):
             with suppress(FaultError):  # a trial that an import leaves out
-                found.append(trial_moments(trial.read())[0])
-            if len(found) == ROLLING_TRIALS:
+                moments.append(trial_moments(trial.read())[0])
+            if len(moments) == ROLLING_TRIALS:
                 break
-    return found[::-1]
+    return moments[::-1]
 
 
 def _checked_bin(bin_1C: Any) -> np.ndarray:

@@ -45,7 +45,7 @@ _MOST_BYTES = 1 << 28  # of a file of predictions
 
 
 @dataclass(frozen=True)
-class Point:
+class DayRates:
     """Error rates of the sentences of one day and one vocabulary.
 
     Attributes:
@@ -67,7 +67,7 @@ def copy_task_points(
     n_boot: int = N_BOOT,
     seed: int = 0,
     progress: Progress | None = None,
-) -> list[Point]:
+) -> list[DayRates]:
     """Return error rates by vocabulary and day; the point of all days comes first.
 
     The phonemes of the best tokens are compared with the prompt's; sentences are split into words
@@ -99,7 +99,7 @@ def copy_task_points(
     for done, ((size, day), numbers) in enumerate(groups.items(), 1):
         published = _rates(_at(words, numbers), _at(phonemes, numbers), n_boot, seed)
         decoded = _rates(_at(ours, numbers), [], n_boot, seed) if ours else None
-        points.append(Point(day, size, published, decoded))
+        points.append(DayRates(day, size, published, decoded))
         if progress:
             progress(done, len(groups))
     return points
@@ -114,11 +114,7 @@ def _rates(
 ) -> Rates:
     """Return the pooled rates of some trials.
 
-    Args:
-        words: Word edits of each trial.
-        phonemes: Phoneme edits of each trial; empty where they are not known.
-        n_boot: Resamples of each interval.
-        seed: Seed of the resamples.
+    `phonemes` is empty where phonemes are not known.
     """
     wer, wer_ci95 = _rate(words, n_boot, seed)
     per, per_ci95 = _rate(phonemes, n_boot, seed)
@@ -222,7 +218,7 @@ def _ratings(ratings: Iterable[str]) -> dict[str, int]:
     return {name: sum(counts[one] for one in members) for name, members in SHARES.items()}
 
 
-def points_json(points: Sequence[Point]) -> list[dict[str, Any]]:
+def points_json(points: Sequence[DayRates]) -> list[dict[str, Any]]:
     """Return points as plain values."""
     names = ("n_trials", "n_words", "per", "per_ci95", "wer", "wer_ci95")
     return [
@@ -250,18 +246,18 @@ class ReleaseNumbers:
     """
 
     files: tuple[str, ...]
-    points: Sequence[Point] = ()
+    points: Sequence[DayRates] = ()
     use_days: Sequence[UseDay] = ()
     rated_days: Sequence[RatedDay] = ()
     ratings: Mapping[str, int] = field(default_factory=dict)
 
     @property
-    def totals(self) -> list[Point]:
+    def totals(self) -> list[DayRates]:
         """The points of all days."""
         return [point for point in self.points if point.day is None]
 
     @property
-    def by_day(self) -> list[Point]:
+    def by_day(self) -> list[DayRates]:
         """The points of single days."""
         return [point for point in self.points if point.day is not None]
 
@@ -293,15 +289,15 @@ def read_published(
     Raises:
         DataError: For any other file, and for predictions that lack a trial.
     """
-    found: dict[str, Any] = {}
+    by_kind: dict[str, Any] = {}
     for file in files:
         content = read_analyses(file)
         kind = "use" if isinstance(content, PersonalUse) else "copy"
-        if kind in found:
+        if kind in by_kind:
             raise DataError("is a second file of the same kind", where=file, fix="give one of each")
-        found[kind] = content
-    trials: list[CopyTrial] = found.get("copy", [])
-    use: PersonalUse | None = found.get("use")
+        by_kind[kind] = content
+    trials: list[CopyTrial] = by_kind.get("copy", [])
+    use: PersonalUse | None = by_kind.get("use")
     if predictions is not None and not trials:
         raise DataError(
             "belongs to a copy task, and none was given", where=predictions, fix="add the file"
@@ -323,8 +319,8 @@ def _read_predictions(path: Path, n_trials: int) -> Sequence[str]:
         with path.open(newline="", encoding="utf-8") as file:
             texts = {int(row["id"]): row["text"] or "" for row in csv.DictReader(file)}
     except (OSError, ValueError, KeyError, TypeError, csv.Error) as error:
-        what = getattr(error, "strerror", None) or f"no table `id,text` ({error})"
-        raise DataError(what, where=path, fix="write it with cortext decode --logits") from None
+        reason = getattr(error, "strerror", None) or f"no table `id,text` ({error})"
+        raise DataError(reason, where=path, fix="write it with cortext decode --logits") from None
     if missing := [number for number in range(n_trials) if number not in texts]:
         raise DataError(
             f"has {len(texts)} sentences, and none for trial {missing[0]} of {n_trials}",

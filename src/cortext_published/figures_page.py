@@ -21,7 +21,7 @@ from cortext.provenance import provenance
 from cortext_published.figures import (
     RATED,
     SHARES,
-    Point,
+    DayRates,
     RatedDay,
     ReleaseNumbers,
     UseDay,
@@ -77,7 +77,7 @@ def write_release_report(page: Path, published: ReleaseNumbers) -> list[Path]:
     return pictures
 
 
-def errors_by_day(points: Sequence[Point]) -> Figure:
+def errors_by_day(points: Sequence[DayRates]) -> Figure:
     """Return a figure of PER and WER by day: 125,000 words blue, 50 words red, ours as rings."""
     series = []
     for hollow in (False, True):
@@ -90,7 +90,7 @@ def errors_by_day(points: Sequence[Point]) -> Figure:
             ]
             name = f"{size:,} words{', decoded by cortext' if hollow else ''}"
             days = [float(day or 0) for day, _ in shown]
-            series.append(figures.Series(name, days, [rates for _, rates in shown], hollow))
+            series.append(figures.DailyRates(name, days, [rates for _, rates in shown], hollow))
     if not any(one.x_N for one in series[2:]):
         series = series[:2]
     return figures.rates_by_day(series, _X_LABEL)

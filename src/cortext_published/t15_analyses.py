@@ -121,8 +121,8 @@ class _Fields:
         self.content = content
         self.path = path
 
-    def error(self, what: str) -> DataError:
-        return DataError(what, where=self.path, fix=FIX)
+    def error(self, problem: str) -> DataError:
+        return DataError(problem, where=self.path, fix=FIX)
 
     def get(self, name: str, kind: type) -> Any:
         """Return the field `name`; raises DataError unless it is a `kind`."""
@@ -166,19 +166,19 @@ class _Fields:
 
     def phonemes(self, name: str) -> list[tuple[str, ...]]:
         known = set(RELEASE.symbols) - {BLANK}
-        found = []
+        sequences = []
         for number, symbols in self._within_size(name):
             symbols = symbols.tolist() if isinstance(symbols, np.ndarray) else symbols
             if not isinstance(symbols, list | tuple) or not all(
                 type(symbol) is str and symbol in known for symbol in symbols
             ):
                 raise self.error(f"{name}[{number}] is no list of phonemes")
-            found.append(symbols)
-        return [tuple(symbols) for symbols in found]
+            sequences.append(symbols)
+        return [tuple(symbols) for symbols in sequences]
 
     def logits(self, name: str) -> list[np.ndarray]:
         width = len(RELEASE)
-        found = []
+        arrays = []
         for number, logits_PV in self._within_size(name):
             where = f"{name}[{number}]"
             if not isinstance(logits_PV, np.ndarray) or logits_PV.dtype.kind != "f":
@@ -189,8 +189,8 @@ class _Fields:
                 )
             if not (np.abs(logits_PV) <= LARGEST).all():
                 raise self.error(f"{where} has NaN, or numbers beyond {LARGEST:g}")
-            found.append(logits_PV)
-        return [np.asarray(logits_PV, np.float32) for logits_PV in found]
+            arrays.append(logits_PV)
+        return [np.asarray(logits_PV, np.float32) for logits_PV in arrays]
 
     def _within_size(self, name: str) -> Iterator[tuple[int, Any]]:
         """Yield number and content of each row; raises DataError for more than the file holds.

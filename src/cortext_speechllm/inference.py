@@ -67,13 +67,13 @@ def evaluate(
     """
     with evaluation_directory(out) as write:
         config = config_of(run)
-        found, options = _written(
+        recognised, options = _written(
             run, data, split, audio_llm, generation, nbest, device=device, skip_bad=skip_bad,
             description=description, progress=progress,
         )  # fmt: skip
-        origin = origin_of(run, data, found, device, seed) | {"config": config}
+        origin = origin_of(run, data, recognised, device, seed) | {"config": config}
         return write(
-            found,
+            recognised,
             as_path(run, "run"),
             origin | {"lm": None, "engine": ENGINE, "options": options},
             description,
@@ -109,7 +109,7 @@ def decode(
     """
     out = as_path(out, "out")
     check_predictions_file(out)
-    found, _ = _written(
+    recognised, _ = _written(
         run,
         data,
         split,
@@ -120,7 +120,7 @@ def decode(
         skip_bad=skip_bad,
         progress=progress,
     )
-    return write_predictions(out, found)
+    return write_predictions(out, recognised)
 
 
 def _written(
@@ -141,18 +141,18 @@ def _written(
     options = from_mapping(
         GenerationConfig, asdict(speech.generation) | dict(generation or {}), prefix="generation."
     )
-    found = recognise(run, data, split, None, device=device, **settings)
-    trials = found.data.split(split)
-    with stage(found.seconds, "writing"):
-        lists = _write(model, trials, found.indices, options, nbest, progress)
+    recognised = recognise(run, data, split, None, device=device, **settings)
+    trials = recognised.data.split(split)
+    with stage(recognised.seconds, "writing"):
+        lists = _write(model, trials, recognised.indices, options, nbest, progress)
     written = tuple(
-        replace(trial, nbest=each) for trial, each in zip(found.trials, lists, strict=True)
+        replace(trial, nbest=each) for trial, each in zip(recognised.trials, lists, strict=True)
     )
     described = model.network.llm.describe() | {
         "lora": "the LoRA weights of the run" if speech.lora else None
     }
     facts = asdict(options) | {"nbest": nbest, "llm": {"prompt": speech.prompt}}
-    return replace(found, trials=written, engine=ENGINE, llm=described), facts
+    return replace(recognised, trials=written, engine=ENGINE, llm=described), facts
 
 
 def _write(
@@ -178,10 +178,10 @@ def _write(
         rows = np.array([chosen[position] for position in positions])
         batch = trials.batch(rows)
         sessions = [trials.session(row) for row in rows.tolist()]
-        found = model.generate(
+        lists_written = model.generate(
             batch.features_BTC, sessions, batch.n_bins_B, nbest=nbest, options=options
         )
-        lists |= dict(zip(positions, found, strict=True))
+        lists |= dict(zip(positions, lists_written, strict=True))
         if progress:
             progress(start + len(positions), len(chosen))
     return [lists[position] for position in range(len(chosen))]

@@ -244,17 +244,17 @@ def check_gpu_memory(
         load: The longest trial, and the number of days; by default `Load()`.
         free_bytes: Free memory of the device; None asks the GPU.
     """
-    found = estimate(config, facts, load)
+    need = estimate(config, facts, load)
     free = free_gpu_bytes(torch.device(device)) if free_bytes is None else free_bytes
-    if MARGIN * found.needed_bytes > free:
-        what = (
-            f"not enough GPU memory: about {_gb(MARGIN * found.needed_bytes)} are needed, and"
+    if MARGIN * need.needed_bytes > free:
+        problem = (
+            f"not enough GPU memory: about {_gb(MARGIN * need.needed_bytes)} are needed, and"
             f" {device} has {_gb(free)}"
         )
         raise LanguageModelError(
-            what, where=config.speech.audio_llm, fix=_advice(config, facts, load, free)
+            problem, where=config.speech.audio_llm, fix=_advice(config, facts, load, free)
         )
-    return found
+    return need
 
 
 @dataclass(frozen=True)
@@ -301,13 +301,13 @@ def plan(
             f"{load.n_bins} bins are not one patch of {size}", fix=f"give --n-bins {size} or more"
         )
     for name, stage in settings.in_stages():
-        found = estimate(stage, facts, load)
+        need = estimate(stage, facts, load)
         problem = None
         try:
             check_gpu_memory(stage, facts, gpu.name, load, gpu.memory_bytes)
         except LanguageModelError as error:
             problem = str(error)
-        planned.append(Planned(name, stage.num_training_batches, found, problem))
+        planned.append(Planned(name, stage.num_training_batches, need, problem))
     return planned
 
 

@@ -116,29 +116,31 @@ class SpeechLLM(AcousticModel):
             if not name.startswith("encoder.")
         }
         if lost := sorted(set(tensors) - set(own)):
-            what = (
+            problem = (
                 f"has LoRA weights, such as {lost[0]}, and here nothing is added to the language"
                 " model there"
             )
             raise RunError(
-                what, where=where, fix="give speech.lora and the loss weights as that run has them"
+                problem,
+                where=where,
+                fix="give speech.lora and the loss weights as that run has them",
             )
         for name, tensor in own.items():
-            found = tensors.get(name)
-            if found is None and name.startswith("lora."):
+            saved = tensors.get(name)
+            if saved is None and name.startswith("lora."):
                 continue  # saved by a stage without LoRA
-            if found is None or found.shape != tensor.shape:
-                shape = "absent" if found is None else list(found.shape)
-                what = (
+            if saved is None or saved.shape != tensor.shape:
+                shape = "absent" if saved is None else list(saved.shape)
+                problem = (
                     f"{name} is {shape}; {list(tensor.shape)} is needed for this audio language"
                     " model"
                 )
                 raise RunError(
-                    what,
+                    problem,
                     where=where,
                     fix="give the audio language model and LoRA settings of that run",
                 )
-            tensor.copy_(found)
+            tensor.copy_(saved)
 
     def save(self, run_dir: str | Path) -> str:
         """Write both files, each whole or not at all; return the checksum of the encoder's.
@@ -225,7 +227,7 @@ class SpeechLLM(AcousticModel):
         network = self.network.eval()
         with full_float32():
             brain_BPA, n_read_B = network.embeddings(x_BTC, day_B, n_patches_B)
-            found = generate(
+            generated = generate(
                 network.llm,
                 brain_BPA,
                 n_read_B,
@@ -238,7 +240,7 @@ class SpeechLLM(AcousticModel):
             )
         return [
             NBest(_hypothesis(each, options.length_penalty) for each in candidates)
-            for candidates in found
+            for candidates in generated
         ]
 
 

@@ -58,9 +58,10 @@ class SpeechNetwork(nn.Module):
     ) -> None:
         super().__init__()
         if not hasattr(encoder, "hidden"):
-            what = f"model {encoder.config.kind!r} gives out no hidden units"
+            problem = f"model {encoder.config.kind!r} gives out no hidden units"
             raise ConfigError(
-                what, fix="use kind gru or triple_gru, or add hidden, read_out and n_hidden to it"
+                problem,
+                fix="use kind gru or triple_gru, or add hidden, read_out and n_hidden to it",
             )
         self.encoder = encoder
         self.config = encoder.config
@@ -122,9 +123,9 @@ class SpeechNetwork(nn.Module):
         assert n_patches_B is not None
         brain_BPA = self.projector(hidden_BPD)
         n_patches_B = to_device(n_patches_B, hidden_BPD.device)
-        found = SpeechOutput(phonemes_BPV, brain_BPA)
+        output = SpeechOutput(phonemes_BPV, brain_BPA)
         if not self.speech.reads_language_model:
-            return found
+            return output
         read_BPA, n_read_B = brain_BPA, n_patches_B
         if self.speech.merge_blanks:
             read_BPA, n_read_B = self._merged(hidden_BPD, phonemes_BPV, n_patches_B)
@@ -132,11 +133,11 @@ class SpeechNetwork(nn.Module):
             prompt = self.llm.prompt(self.speech.prompt)
             sequence = teacher_forced(self.llm, read_BPA, n_read_B, prompt, answers)
             logits_BKW = answer_logits(self.llm, sequence)
-            found = found._replace(answers=(logits_BKW, sequence.targets_BK, sequence.n_tokens_B))
+            output = output._replace(answers=(logits_BKW, sequence.targets_BK, sequence.n_tokens_B))
         if self.speech.gamma:
             brain_BH = masked_mean(self.llm.project(read_BPA), n_read_B)
-            found = found._replace(pooled=(brain_BH, self._pooled_text(answers)))
-        return found
+            output = output._replace(pooled=(brain_BH, self._pooled_text(answers)))
+        return output
 
     def embeddings(
         self, x_BTC: torch.Tensor, day_B: torch.Tensor, n_patches_B: torch.Tensor

@@ -92,9 +92,11 @@ class PhonemeBank:
                     )
         if not self._pieces:
             unit = model.inventory.unit
-            what = f"the encoder decodes no {unit} in any training trial: it has not learnt"
+            problem = f"the encoder decodes no {unit} in any training trial: it has not learnt"
             raise DataError(
-                what, where=data.path, fix="give a longer run of `cortext train`, with a CTC loss"
+                problem,
+                where=data.path,
+                fix="give a longer run of `cortext train`, with a CTC loss",
             )
 
     def _keep(self, labels: list[int], decoded: list[int], merged_QD: torch.Tensor) -> None:
@@ -105,9 +107,9 @@ class PhonemeBank:
         own: list[list[int]] = [[] for _ in labels]
         label = -1
         vector = 0
-        for wanted, found in align(labels, decoded):
+        for wanted, decoded_token in align(labels, decoded):
             label += wanted is not None
-            if found is not None:
+            if decoded_token is not None:
                 own[max(label, 0)].append(vector)
                 vector += 1
         for token, vectors in zip(labels, own, strict=True):

@@ -241,25 +241,27 @@ def check_possible(
     """
     speech = config.speech
     if spec.backend_name != "torch":
-        what = (
+        problem = (
             f"a speech LLM is trained with torch on a CPU or on GPUs, and {spec.backend_name} is"
             " asked for"
         )
-        raise ConfigError(what, fix="give --device cpu or cuda")
+        raise ConfigError(problem, fix="give --device cpu or cuda")
     if lm is not None:
         raise ConfigError(
             "a speech LLM writes its sentences without an n-gram", fix="leave out --lm"
         )
     if config.best_metric == "val_wer" and not (speech.writes and config.val_wer_trials):
-        what = (
+        problem = (
             "best_metric is 'val_wer', and without the tokens' loss or val_wer_trials no sentence"
             " is written"
         )
-        raise ConfigError(what, fix="give best_metric val_loss or val_per, or speech.beta above 0")
-    if speech.alpha and cache is None:
-        what = "speech.alpha is not 0, and there is no cached speech to align to"
         raise ConfigError(
-            what,
+            problem, fix="give best_metric val_loss or val_per, or speech.beta above 0"
+        )
+    if speech.alpha and cache is None:
+        problem = "speech.alpha is not 0, and there is no cached speech to align to"
+        raise ConfigError(
+            problem,
             fix="make it with cortext speech-llm cache and give --cache, or set speech.alpha=0",
         )
 
@@ -268,9 +270,9 @@ def _take_over(model: SpeechLLM, speech: SpeechConfig, run: Path) -> None:
     """Copy the projector and LoRA weights of a run. Raises RunError for another audio LLM."""
     tensors, made = read_speech_file(run)
     if made["revision"] not in (None, revision_there(speech.audio_llm)):
-        what = f"its projector is of another audio language model, {made['speech'].audio_llm}"
+        problem = f"its projector is of another audio language model, {made['speech'].audio_llm}"
         fix = "start from a run of the same one, or of cortext train"
-        raise RunError(what, where=run, fix=fix)
+        raise RunError(problem, where=run, fix=fix)
     model.take_over(tensors, run / FILE)
 
 
@@ -289,9 +291,9 @@ def _check_has_audio(targets: TargetCache, split: PackedSplit) -> None:
     """Raise DataError where a sentence of a split has no audio."""
     if missing := targets.missing(sentences_of(split)):
         first = next(i for i in range(len(split)) if (split.sentence(i) or "") not in targets)
-        what = (
+        problem = (
             f"has no audio of {len(missing)} sentences of the {split.name} split, such as"
             f" {missing[0]!r}"
         )
         fix = "give the data to `cortext speech-llm cache` with the same --out, which adds them"
-        raise DataError(f"{what} ({trial_name(split, first)})", where=targets.path, fix=fix)
+        raise DataError(f"{problem} ({trial_name(split, first)})", where=targets.path, fix=fix)

@@ -90,11 +90,11 @@ class SpeechValidator:
         if not rows or not self.model.network.speech.writes:
             return {}
         options = self.model.network.speech.generation
-        found = self.model.write(
+        lists = self.model.write(
             batch.x_BTC[rows], batch.day_B[rows], batch.n_patches_B[rows], options
         )
         return {
-            int(batch.indices[row]): nbest[0].text for row, nbest in zip(rows, found, strict=True)
+            int(batch.indices[row]): nbest[0].text for row, nbest in zip(rows, lists, strict=True)
         }
 
     def _samples(self, results: list[ValidatedTrial]) -> dict[str, str]:

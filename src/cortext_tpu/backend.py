@@ -79,10 +79,10 @@ class TorchaxBackend:
 
     def __init__(self, job: Job) -> None:
         config = job.config
-        found = find_own_tpu(job.device_spec)
+        tpu = find_own_tpu(job.device_spec)
         self.job = job
         self.shown = job.shown and job.processes.first
-        for line in found.describe():
+        for line in tpu.describe():
             say(line, self.shown)
         with self._explained():
             # Cores of a host are neighbours, so that its rows of a batch are, too.
@@ -90,10 +90,10 @@ class TorchaxBackend:
         self.mesh = data_mesh(devices)
         self.cores = len(devices)
         kind = devices[0].platform
-        check_platform(kind, found)
+        check_platform(kind, tpu)
         self.name = f"{kind} ({self.cores} core{'s' if self.cores > 1 else ''})"
-        check_cores(self.cores, job.device_spec.require_cores, found)
-        say(cores_line(self.cores, found, f"{kind.upper()} core"), self.shown)
+        check_cores(self.cores, job.device_spec.require_cores, tpu)
+        say(cores_line(self.cores, tpu, f"{kind.upper()} core"), self.shown)
         keep_programs(config.tpu.compilation_cache)
         self.shapes = Shapes.of(job)
         self.extra = build_augmentations(config.dataset.augmentations)
@@ -281,9 +281,11 @@ class TorchaxBackend:
                         n_bins, n_trials, data_mesh(jax.local_devices())
                     )
                 self._compiled[key] = lowered.compile()
-            what = "training step" if kind == "update" else "validation"
+            program = "training step" if kind == "update" else "validation"
             seconds = time.perf_counter() - started
-            say(f"compiled the {what} for trials of {n_bins} bins in {seconds:.1f} s", self.shown)
+            say(
+                f"compiled the {program} for trials of {n_bins} bins in {seconds:.1f} s", self.shown
+            )
         return self._compiled[key]
 
     @contextmanager
@@ -295,12 +297,12 @@ class TorchaxBackend:
             config = self.job.config
             of = f"loss {config.loss.kind!r}, or " if config.loss is not None else ""
             of += f"model {config.model.kind!r},"
-            what = f"{of} decides in Python on a number that only the step knows"
+            problem = f"{of} decides in Python on a number that only the step knows"
             fix = (
                 "compute with tensors (torch.where, clamp), of which `fraction` is one; or train on"
                 " cpu or cuda"
             )
-            raise ConfigError(what, fix=fix) from error
+            raise ConfigError(problem, fix=fix) from error
         except Exception as error:
             explained = explain(
                 error, self.job.config.dataset.batch_size, getattr(self, "cores", 1)

@@ -111,17 +111,17 @@ def devices(topology: str) -> list[Any]:
     need("libtpu", "tpu")
     topologies = need("jax.experimental.topologies", "tpu")
     try:
-        found = list(topologies.get_topology_desc(topology, platform="tpu").devices)
+        described = list(topologies.get_topology_desc(topology, platform="tpu").devices)
     except Exception as error:  # libtpu's errors have no common type
         reason = str(error).partition("\n")[0]
         raise CortextError(
             f"libtpu cannot describe the topology: {reason}", where=topology, fix=_FIX
         ) from error
-    if found[0].device_kind != V5E.kind:
+    if described[0].device_kind != V5E.kind:
         raise CortextError(
-            f"no figures are known for {found[0].device_kind}", where=topology, fix=_FIX
+            f"no figures are known for {described[0].device_kind}", where=topology, fix=_FIX
         )
-    return found
+    return described
 
 
 def _compiled(lowered: Any, target: Target) -> Any:
@@ -168,14 +168,14 @@ def _expected(config: TrainConfig, target: Target, n_chips: int) -> tuple[float,
 
 def _memory(stats: Any) -> dict[str, int]:
     """Return the bytes used of a chip's main memory; the total counts outputs in arguments once."""
-    found = {
+    by_use = {
         "arguments": stats.argument_size_in_bytes,
         "temporaries": stats.temp_size_in_bytes,
         "output": stats.output_size_in_bytes,
         "aliased": stats.alias_size_in_bytes,
         "program": stats.generated_code_size_in_bytes,
     }
-    return found | {"total": sum(found.values()) - 2 * found["aliased"]}
+    return by_use | {"total": sum(by_use.values()) - 2 * by_use["aliased"]}
 
 
 def _checks(cost: Cost, expected: float, memory: dict[str, int]) -> dict[str, bool]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from cortext_tpu.hlo import Array, Computation, Instruction, Program, trip_count
+from cortext_tpu.hlo import Computation, HloArray, Instruction, Program, trip_count
 
 COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
 _NO_TRAFFIC = {
@@ -194,7 +194,9 @@ def _products(
         return []
     inner = program.called(instruction)
     return [
-        found for each in inner.instructions.values() for found in _products(program, inner, each)
+        product
+        for each in inner.instructions.values()
+        for product in _products(program, inner, each)
     ]
 
 
@@ -218,7 +220,7 @@ def product_flops(instruction: Instruction, computation: Computation) -> int:
     return _convolution_flops(instruction, left, right)
 
 
-def _convolution_flops(instruction: Instruction, left: Array, right: Array) -> int:
+def _convolution_flops(instruction: Instruction, left: HloArray, right: HloArray) -> int:
     """Return the operations of a convolution, without products with padding or holes.
 
     The TPU's compiler writes batched products as convolutions. Labels name the dimensions: `b` and
@@ -244,12 +246,12 @@ def _convolution_flops(instruction: Instruction, left: Array, right: Array) -> i
 
 def _window(instruction: Instruction, axis: int) -> dict[str, int]:
     """Return the numbers of a convolution's window along one axis."""
-    found = {"stride": 1, "pad": 0, "lhs_dilate": 1, "rhs_dilate": 1}
+    window = {"stride": 1, "pad": 0, "lhs_dilate": 1, "rhs_dilate": 1}
     for name, values in re.findall(r"(\w+)=(\S+)", instruction.attribute("window")):
-        if name in found:
+        if name in window:
             # Padding has two sides; the low side decides.
-            found[name] = int(values.split("x")[axis].split("_")[0])
-    return found
+            window[name] = int(values.split("x")[axis].split("_")[0])
+    return window
 
 
 def _taps(n_in: int, n_out: int, n_kernel: int, window: dict[str, int]) -> int:

@@ -41,8 +41,8 @@ def explain(
         return error
     text = f"{type(error).__name__}: {error}"
     for find in (_out_of_memory, _held, _workers, _not_started, _dtypes):
-        if (told := find(text, batch_size, cores)) is not None:
-            return told
+        if (explained := find(text, batch_size, cores)) is not None:
+            return explained
     return None
 
 
@@ -51,7 +51,7 @@ def _out_of_memory(text: str, batch_size: int | None, cores: int) -> CortextErro
         r"RESOURCE_EXHAUSTED|ResourceExhausted|[Oo]ut of memory|Ran out of memory", text
     ):
         return None
-    sizes = next((found for pattern in SIZES if (found := pattern.search(text))), None)
+    sizes = next((match for pattern in SIZES if (match := pattern.search(text))), None)
     needs = f" (it needs {sizes['used']} of {sizes['there']} a core)" if sizes else ""
     batch = f" with a batch of {batch_size}" if batch_size else ""
     share = f", {-(-batch_size // cores)} trials a core" if batch_size and cores > 1 else ""
@@ -76,11 +76,11 @@ def _held(text: str, batch_size: int | None, cores: int) -> CortextError | None:
 def _workers(text: str, batch_size: int | None, cores: int) -> CortextError | None:
     if (wrong := re.search(r"Expected (\d+) worker addresses, got (\d+)", text)) is None:
         return None
-    what = (
+    problem = (
         f"one core instead of {wrong[1]}: this program was started as one of {wrong[1]} processes"
     )
     return RunError(
-        what,
+        problem,
         fix=(
             "start it once, without xmp.spawn or torchrun: one process drives all cores of a"
             " machine"
@@ -105,7 +105,7 @@ def _not_started(text: str, batch_size: int | None, cores: int) -> CortextError 
 def _dtypes(text: str, batch_size: int | None, cores: int) -> CortextError | None:
     """Return an error about two shapes in the message that differ only in type; None without."""
     shapes = [
-        (SHORT.get(found["type"], found["type"]), found["sizes"]) for found in SHAPE.finditer(text)
+        (SHORT.get(match["type"], match["type"]), match["sizes"]) for match in SHAPE.finditer(text)
     ]
     for kind, sizes in shapes:
         for other, same in shapes:
@@ -114,12 +114,12 @@ def _dtypes(text: str, batch_size: int | None, cores: int) -> CortextError | Non
                 and kind != other
                 and re.search("mismatch|must (have|match)|equal types|dtype|differ", text)
             ):
-                what = (
+                problem = (
                     f"two types of numbers meet in the model: {kind}[{sizes}] and {other}[{same}]"
                 )
                 fix = (
                     "train with --precision fp32, and cast in your own layer: float32 states,"
                     " bfloat16 products"
                 )
-                return RunError(what, fix=fix)
+                return RunError(problem, fix=fix)
     return None

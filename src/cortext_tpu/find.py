@@ -101,13 +101,14 @@ class Found:
             )
             raise RunError("no TPU found", fix=fix)
         if attached and not self.attached:
-            what = f"the TPU at {self.address} is reached over the network, which JAX cannot do"
+            problem = f"the TPU at {self.address} is reached over the network, which JAX cannot do"
             raise RunError(
-                what, fix="run on the TPU VM itself with --tpu local, or with --backend tensorflow"
+                problem,
+                fix="run on the TPU VM itself with --tpu local, or with --backend tensorflow",
             )
         if attached and self.libtpu is None:
-            what = f"{self.summary}, but libtpu is not installed"
-            raise RunError(what, fix="pip install 'jax[tpu]'")
+            problem = f"{self.summary}, but libtpu is not installed"
+            raise RunError(problem, fix="pip install 'jax[tpu]'")
         return self
 
 
@@ -189,10 +190,10 @@ def _named(where: str, name: str, machine: Found, metadata: Callable[[str], str 
     """Return a Cloud TPU by name: this machine's chips for `local`, or if it has any."""
     if name == "local":
         if not machine.attached:
-            what = (
+            problem = (
                 f"{where} is 'local', and this machine has no TPU chips (/dev/accel*, /dev/vfio/*)"
             )
-            raise RunError(what, fix="run on the TPU VM itself, or leave it out")
+            raise RunError(problem, fix="run on the TPU VM itself, or leave it out")
         return machine
     if re.fullmatch(r"(v\d+(e|p|litepod)?|tpu7x)-\d+", name):
         raise RunError(
@@ -203,12 +204,12 @@ def _named(where: str, name: str, machine: Found, metadata: Callable[[str], str 
     if machine.attached:
         return replace(machine, address=name if len(machine.hosts) > 1 else "local")
     if metadata("project/project-id") is None:
-        what = (
+        problem = (
             f"{where} is {name!r}, and names are looked up in Google Cloud, which this machine is"
             " not part of"
         )
         raise RunError(
-            what,
+            problem,
             fix="give grpc://HOST:8470, or log in to the TPU VM and run there with --tpu local",
         )
     return Found("named", name, looked=machine.looked)
@@ -275,18 +276,18 @@ class _TPUSearch:
         is_tpu = bool(numbers or kind or (accel and self.find_spec("libtpu")))
         return (len(accel) or len(vfio) or len(numbers), generation) if is_tpu else (0, None)
 
-    def _note(self, what: str, there: str) -> None:
-        self.looked.append((what, there))
+    def _note(self, thing: str, there: str) -> None:
+        self.looked.append((thing, there))
 
     def _libtpu(self) -> str | None:
         given = self.env.get("TPU_LIBRARY_PATH")
         spec = self.find_spec("libtpu")
         if given and os.path.isfile(self.root / given.lstrip("/")):  # noqa: PTH113 # Path's raises for a long name
-            found: str | None = given
+            library: str | None = given
         else:
-            found = str(getattr(spec, "origin", None) or "installed") if spec else None
-        self._note("libtpu", found or "not installed")
-        return found
+            library = str(getattr(spec, "origin", None) or "installed") if spec else None
+        self._note("libtpu", library or "not installed")
+        return library
 
     def _slice(self, kind: str, attached: bool) -> tuple[tuple[str, ...], int]:
         """Return the hosts of the slice, and this host's number among them."""
@@ -316,12 +317,12 @@ class _TPUSearch:
             return (), 0
         alone = hosts in ((), ("local",), ("localhost",))
         if not re.fullmatch(r"\d{0,6}", number) or (not alone and int(number or 0) >= len(hosts)):
-            what = (
+            problem = (
                 f"TPU_WORKER_ID is {number!r}, and there are {len(hosts) or 1} hosts"
                 f" ({', '.join(hosts)})"
             )
             raise RunError(
-                what, fix="it counts them from 0; set it and TPU_WORKER_HOSTNAMES together"
+                problem, fix="it counts them from 0; set it and TPU_WORKER_HOSTNAMES together"
             )
         return ((), 0) if alone else (hosts, int(number or 0))
 

@@ -25,7 +25,7 @@ MOST_TRIPS = 100_000
 
 
 @dataclass(frozen=True)
-class Array:
+class HloArray:
     """An array as the program lays it out.
 
     Attributes:
@@ -67,15 +67,15 @@ class Instruction:
 
     name: str
     opcode: str
-    arrays: tuple[Array, ...]
+    arrays: tuple[HloArray, ...]
     operands: tuple[str, ...]
     literal: str
     attributes: str
 
     def attribute(self, name: str) -> str:
         """Return the value of `name=value`, one word or the text in braces; empty without one."""
-        found = re.search(rf"\b{name}=(?:\{{([^}}]*)\}}|%?([\w.\-]+))", self.attributes)
-        return (found[1] or found[2] or "") if found else ""
+        match = re.search(rf"\b{name}=(?:\{{([^}}]*)\}}|%?([\w.\-]+))", self.attributes)
+        return (match[1] or match[2] or "") if match else ""
 
     def numbers(self, name: str) -> tuple[int, ...]:
         """Return the whole numbers in the value of an attribute."""
@@ -93,8 +93,8 @@ class Computation:
     @cached_property
     def parameters(self) -> dict[int, str]:
         """Names of the parameters by number."""
-        found = (i for i in self.instructions.values() if i.opcode == "parameter")
-        return {int(instruction.literal): instruction.name for instruction in found}
+        instructions = (i for i in self.instructions.values() if i.opcode == "parameter")
+        return {int(instruction.literal): instruction.name for instruction in instructions}
 
     @cached_property
     def users(self) -> dict[str, list[Instruction]]:
@@ -163,20 +163,20 @@ def _instruction(name: str, text: str) -> Instruction:
 def _closing(text: str) -> int:
     """Return the position after the parenthesis that closes the first one."""
     depth = 0
-    for found in re.finditer(r"[()]", text):
-        depth += 1 if found[0] == "(" else -1
+    for bracket in re.finditer(r"[()]", text):
+        depth += 1 if bracket[0] == "(" else -1
         if depth == 0:
-            return found.end()
+            return bracket.end()
     raise ValueError(f"a parenthesis does not close in the HLO text: {text[:80]!r}")
 
 
-def _arrays(text: str) -> tuple[Array, ...]:
-    found = []
+def _arrays(text: str) -> tuple[HloArray, ...]:
+    arrays = []
     for dtype, dims, layout in _SHAPE.findall(text):
         space = _SPACE.search(layout)
         sizes = tuple(int(size) for size in dims.replace("<=", "").split(",") if size)
-        found.append(Array(dtype, sizes, int(space[1]) if space else 0))
-    return tuple(found)
+        arrays.append(HloArray(dtype, sizes, int(space[1]) if space else 0))
+    return tuple(arrays)
 
 
 def trip_count(program: Program, parent: Computation, loop: Instruction) -> int | None:

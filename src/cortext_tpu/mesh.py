@@ -100,8 +100,8 @@ def hosts(spec: DeviceSpec) -> Iterator[Processes]:
     Raises:
         RunError: If the hosts do not connect.
     """
-    found = find_own_tpu(spec)
-    several = len(found.hosts) > 1 or "JAX_COORDINATOR_ADDRESS" in os.environ
+    tpu = find_own_tpu(spec)
+    several = len(tpu.hosts) > 1 or "JAX_COORDINATOR_ADDRESS" in os.environ
     if not several or jax.distributed.is_initialized():
         yield (
             Hosts(jax.process_index(), jax.process_count())
@@ -116,8 +116,10 @@ def hosts(spec: DeviceSpec) -> Iterator[Processes]:
             process_id=None if number is None else int(number),
         )
     except (RuntimeError, ValueError) as error:
-        what = f"the hosts of the slice do not come together: {str(error).splitlines()[0]}"
-        raise RunError(what, fix="start the same command on every host (`--worker=all`)") from None
+        problem = f"the hosts of the slice do not come together: {str(error).splitlines()[0]}"
+        raise RunError(
+            problem, fix="start the same command on every host (`--worker=all`)"
+        ) from None
     try:
         yield Hosts(jax.process_index(), jax.process_count())
     finally:

@@ -52,8 +52,8 @@ def torch_devices(tpu: str | None) -> list[Device]:
     for number in range(torch.cuda.device_count()):
         from cortext.cuda import kernels
 
-        found, device = torch.cuda.get_device_properties(number), torch.device("cuda", number)
-        gpu = {"kind": "cuda", "name": found.name, "memory_gib": _gib(found.total_memory)}
+        properties, device = torch.cuda.get_device_properties(number), torch.device("cuda", number)
+        gpu = {"kind": "cuda", "name": properties.name, "memory_gib": _gib(properties.total_memory)}
         devices.append(gpu | {"paths": kernels().describe_paths(device)})
     return devices
 
@@ -169,13 +169,13 @@ def take_step(
 
     from cortext.training import Callback, Trainer, Trains
 
-    class Loss(Callback):
+    class ProbeLoss(Callback):
         value = float("nan")
 
         def on_train(self, trainer: Trains, step: int, values: dict[str, Any]) -> None:
             self.value = values["train_loss"]
 
-    loss = Loss()
+    loss = ProbeLoss()
     started = time.perf_counter()
     spec = PROBES[backend].device_spec(kind)
     if spec.backend_name != "torch":

@@ -319,12 +319,13 @@ class Programs:
             if path
             else "model"
         )
-        what = (
+        problem = (
             f"{module} {self.config.model.kind!r} changes its {own!r} when it is called, which XLA"
             " would not keep"
         )
         raise ConfigError(
-            what, fix="train on cpu or cuda, or do without (a BatchNorm: track_running_stats=False)"
+            problem,
+            fix="train on cpu or cuda, or do without (a BatchNorm: track_running_stats=False)",
         )
 
     def _on_torchax(self, function: Any, key: Array, *arguments: Any) -> Any:
@@ -343,11 +344,13 @@ def structures(network: nn.Module) -> tuple[Any, Any]:
     for name, tensor in named:
         if tensor.dtype not in _DTYPES:
             known = ", ".join(str(dtype).removeprefix("torch.") for dtype in _DTYPES)
-            what = (
+            problem = (
                 f"the model's {name!r} is {str(tensor.dtype).removeprefix('torch.')}; XLA is given"
                 f" {known}"
             )
-            raise ConfigError(what, fix="make it one of those (float32), or train on cpu or cuda")
+            raise ConfigError(
+                problem, fix="make it one of those (float32), or train on cpu or cuda"
+            )
     shapes = {name: jax.ShapeDtypeStruct(tuple(x.shape), _DTYPES[x.dtype]) for name, x in named}
     weights = {name: shape for name, shape in shapes.items() if name in learns}
     return weights, {name: shape for name, shape in shapes.items() if name not in learns}
@@ -370,11 +373,11 @@ def numbers(config: TrainConfig, step: int, lr: float, lr_day: float) -> Numbers
         lr: Learning rate.
         lr_day: Learning rate of the day layers.
     """
-    found: Numbers = {"lr": np.float32(lr), "lr_day": np.float32(lr_day)}
-    found["fraction"] = np.float32(step / config.num_training_batches)
+    values: Numbers = {"lr": np.float32(lr), "lr_day": np.float32(lr_day)}
+    values["fraction"] = np.float32(step / config.num_training_batches)
     for name, stream in (("dropout", DROPOUT), ("augmentation", AUGMENTATION)):
-        found[name] = np.array(divmod(derived_seed(config.seed, stream, step), 1 << 32), np.uint32)
-    return found
+        values[name] = np.array(divmod(derived_seed(config.seed, stream, step), 1 << 32), np.uint32)
+    return values
 
 
 def lower_step(

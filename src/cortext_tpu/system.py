@@ -58,17 +58,17 @@ class Hugepages:
 def hugepages(generation: str | None, path: Path = HUGEPAGES) -> Hugepages:
     """Read the setting, and advise for a TPU of that generation (None without a TPU)."""
     try:
-        found = re.search(r"\[(\w+)\]", path.read_text(errors="replace"))
+        match = re.search(r"\[(\w+)\]", path.read_text(errors="replace"))
     except OSError:
         return Hugepages(None, None)
-    state = found[1] if found else None
+    state = match[1] if match else None
     if state in ("always", None) or generation is None or generation in OLDER:
         return Hugepages(state, None)
-    what = (
+    problem = (
         f"transparent hugepages are {state!r}; a TPU {generation} starts and stops much faster with"
         " 'always'"
     )
-    return Hugepages(state, f"{what}: {ENABLE_HUGEPAGES}")
+    return Hugepages(state, f"{problem}: {ENABLE_HUGEPAGES}")
 
 
 def variables(env: Mapping[str, str], chips: int) -> list[str]:

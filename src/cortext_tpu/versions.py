@@ -34,13 +34,13 @@ torch_tpu trains nothing here, but may be installed beside the others.
 
 def installed(packages: Iterable[str] = PACKAGES) -> dict[str, str]:
     """Return the versions of the installed ones among the packages, by name."""
-    found = {}
+    by_name = {}
     for name in packages:
         try:
-            found[name] = str(version_of(name))
+            by_name[name] = str(version_of(name))
         except metadata.PackageNotFoundError:
             continue
-    return found
+    return by_name
 
 
 def libtpu_pins(
@@ -73,26 +73,28 @@ def clashes(versions: Mapping[str, str], pins: Mapping[str, SpecifierSet]) -> li
         try:
             have[name] = Version(version)
         except InvalidVersion:
-            what = f"what is installed of {name} is damaged: its version is {version!r}"
-            lines.append(f"{what}; pip install --force-reinstall {name}")
+            problem = f"what is installed of {name} is damaged: its version is {version!r}"
+            lines.append(f"{problem}; pip install --force-reinstall {name}")
     torch = have.get("torch", Version("0"))
     if "torch_xla" in have and torch.release[:2] > have["torch_xla"].release[:2]:
-        what = f"torch_xla {versions['torch_xla']} does not import with torch {versions['torch']}"
+        problem = (
+            f"torch_xla {versions['torch_xla']} does not import with torch {versions['torch']}"
+        )
         lines.append(
-            f"{what}, and there is no newer one; pip uninstall torch_xla (nothing here uses it)"
+            f"{problem}, and there is no newer one; pip uninstall torch_xla (nothing here uses it)"
         )
     if "torchax" in have and have["torchax"] <= Version("0.0.13") and torch >= Version("2.13"):
-        what = f"torchax {versions['torchax']} does not work with torch {versions['torch']}"
-        lines.append(f"{what}; pip install --pre --upgrade 'torchax>=0.0.14.dev20261026'")
+        problem = f"torchax {versions['torchax']} does not work with torch {versions['torch']}"
+        lines.append(f"{problem}; pip install --pre --upgrade 'torchax>=0.0.14.dev20261026'")
     libtpu = have.get("libtpu")
     for name, pin in pins.items():
         # torch_tpu always needs libtpu; jax and tensorflow-tpu need it only to use a TPU.
         if libtpu is not None and not pin.contains(libtpu, prereleases=True):
-            what = (
+            problem = (
                 f"{name} {versions[name]} needs libtpu{pin}, and libtpu {versions['libtpu']} is"
                 " installed"
             )
-            lines.append(f"{what}; give each backend an environment of its own")
+            lines.append(f"{problem}; give each backend an environment of its own")
     return lines
 
 

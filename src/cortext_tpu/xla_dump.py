@@ -33,8 +33,8 @@ def dump_xla(
     """
     for backend in ("jax", "tensorflow"):
         if backend in loaded:
-            what = f"--xla-dump comes too late: {backend} is loaded, and has read XLA_FLAGS"
-            raise ConfigError(what, fix="start a new process (restart the kernel of a notebook)")
+            problem = f"--xla-dump comes too late: {backend} is loaded, and has read XLA_FLAGS"
+            raise ConfigError(problem, fix="start a new process (restart the kernel of a notebook)")
     path = Path(folder).resolve()
     with disk_errors(path):
         path.mkdir(parents=True, exist_ok=True)

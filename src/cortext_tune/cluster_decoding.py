@@ -63,18 +63,18 @@ def decode_on_cluster(
             task.remote(decoder, list(log_probs[at : at + size]), inventory, context): at
             for at in starts
         }
-        found: dict[int, list[NBest]] = {}
+        by_start: dict[int, list[NBest]] = {}
         descriptions: dict[int, dict[str, Any]] = {}
         waiting = list(tasks)
         while waiting:
             ended, waiting = cluster.ray.wait(waiting)
             for one in ended:
-                found[tasks[one]], descriptions[tasks[one]] = _result(cluster.ray, one)
+                by_start[tasks[one]], descriptions[tasks[one]] = _result(cluster.ray, one)
             if progress:
-                progress(sum(map(len, found.values())), len(log_probs))
+                progress(sum(map(len, by_start.values())), len(log_probs))
     notes = dict.fromkeys(note for start in starts for note in descriptions[start].get("notes", []))
     about_llm = descriptions.get(0, {}) | {"notes": list(notes)}
-    return [nbest for start in starts for nbest in found[start]], about_llm
+    return [nbest for start in starts for nbest in by_start[start]], about_llm
 
 
 def shared(n: int, jobs: int, llm: LargeModelFiles | None) -> int:
@@ -103,19 +103,19 @@ def _decode(
     """
     try:
         decoder = files.open()
-        found = decoder.decode_batch(log_probs, inventory, context=context)
-        return found, {} if decoder.llm is None else decoder.llm.describe()
+        lists = decoder.decode_batch(log_probs, inventory, context=context)
+        return lists, {} if decoder.llm is None else decoder.llm.describe()
     except CortextError as error:
         return error
 
 
 def _result(ray: Any, task: Any) -> tuple[list[NBest], dict[str, Any]]:
     try:
-        found: tuple[list[NBest], dict[str, Any]] | CortextError = ray.get(task)
+        result: tuple[list[NBest], dict[str, Any]] | CortextError = ray.get(task)
     except ray.exceptions.RayError as error:
         raise RunError(
             f"a task of the cluster was lost: {first_line(error)}", fix="try again"
         ) from None
-    if isinstance(found, CortextError):
-        raise found
-    return found
+    if isinstance(result, CortextError):
+        raise result
+    return result

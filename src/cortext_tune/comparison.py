@@ -169,7 +169,7 @@ def write_picture(study: Study, space: Space) -> Path | None:
     finished = [trial for trial in ranked if trial.state == "finished"]
     colours |= {trial.number: colour for trial, colour in zip(finished, COLOURS, strict=False)}
     points = [
-        Point(trial.settings, _drawn(study.metric, study.value(trial)), colours[trial.number])
+        TrialPoint(trial.settings, _drawn(study.metric, study.value(trial)), colours[trial.number])
         for trial in finished
     ]
     return draw(
@@ -182,7 +182,7 @@ def write_picture(study: Study, space: Space) -> Path | None:
 
 
 @dataclass(frozen=True)
-class Point:
+class TrialPoint:
     """A trial in a picture."""
 
     settings: Mapping[str, Any]
@@ -191,7 +191,11 @@ class Point:
 
 
 def draw(
-    path: Path, draw_top: Callable[[Axes], None], space: Space, points: Sequence[Point], name: str
+    path: Path,
+    draw_top: Callable[[Axes], None],
+    space: Space,
+    points: Sequence[TrialPoint],
+    name: str,
 ) -> Path:
     """Write a picture: `draw_top` draws the upper axes, the trials over each setting are below.
 
@@ -256,7 +260,7 @@ def _draw_curves(
 
 
 def _draw_setting(
-    axes: Axes, points: Sequence[Point], key: str, values: Choice | Range, name: str
+    axes: Axes, points: Sequence[TrialPoint], key: str, values: Choice | Range, name: str
 ) -> None:
     for point in reversed(points):  # the best on top
         if key in point.settings:

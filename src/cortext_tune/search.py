@@ -151,15 +151,15 @@ def load_optuna() -> Any:
 def distributions(space: Space) -> dict[str, Any]:
     """Return Optuna's distributions of a space."""
     kinds = load_optuna().distributions
-    found = {}
+    by_key = {}
     for key, values in space.items():
         if isinstance(values, Choice):
             # By index: a value may be a list or a section, which Optuna does not take.
-            found[key] = kinds.CategoricalDistribution(range(len(values.values)))
+            by_key[key] = kinds.CategoricalDistribution(range(len(values.values)))
         else:
             kind = kinds.IntDistribution if values.is_integer else kinds.FloatDistribution
-            found[key] = kind(values.low, values.high, log=values.log)
-    return found
+            by_key[key] = kind(values.low, values.high, log=values.log)
+    return by_key
 
 
 def encoded(space: Space, settings: Settings) -> dict[str, Any]:
@@ -172,10 +172,10 @@ def encoded(space: Space, settings: Settings) -> dict[str, Any]:
 
 
 def _decoded(space: Space, params: dict[str, Any]) -> Settings:
-    found = {}
+    settings = {}
     for key, values in space.items():
-        found[key] = values.values[params[key]] if isinstance(values, Choice) else params[key]
-    return found
+        settings[key] = values.values[params[key]] if isinstance(values, Choice) else params[key]
+    return settings
 
 
 def _observed(space: Space, known: dict[str, Any], trial: TuningTrial) -> Any:

@@ -63,10 +63,10 @@ def parse_space(texts: Iterable[str], ranges: bool = True) -> dict[str, Choice |
             raise ConfigError(f"{text!r} is not a search; write {form}")
         if key in space:
             raise ConfigError(f"{key} is searched twice; give all its values at once")
-        found = _range(key, values)
-        if found and not ranges:
+        numbers = _range(key, values)
+        if numbers and not ranges:
             raise ConfigError(f"{key}={values} is a range; a grid needs its values one by one")
-        space[key] = found or Choice(_values(text, values))
+        space[key] = numbers or Choice(_values(text, values))
     return space
 
 
@@ -95,12 +95,12 @@ def _number(key: str, text: str) -> float:
 
 def _values(text: str, values: str) -> tuple[Any, ...]:
     try:
-        found = parse_yaml(f"[{values}]")
+        listed = parse_yaml(f"[{values}]")
     except ConfigError:
-        found = None
-    if not found or not isinstance(found, list):
+        listed = None
+    if not listed or not isinstance(listed, list):
         raise ConfigError(f"{text!r} is not a list of YAML values; write key=value,value,...")
-    return tuple(found)
+    return tuple(listed)
 
 
 def space_to_json(space: Space) -> dict[str, Any]:
@@ -123,9 +123,13 @@ def fit_space(space: Space, config: Any) -> dict[str, Choice | Range]:
     fitted: dict[str, Choice | Range] = {}
     for key, values in space.items():
         if isinstance(values, Choice):
-            found = [_configured(config, key, value) for value in values.values]
+            configured = [_configured(config, key, value) for value in values.values]
             fitted[key] = Choice(
-                tuple(value for i, value in enumerate(found) if not _contains(value, found[:i]))
+                tuple(
+                    value
+                    for i, value in enumerate(configured)
+                    if not _contains(value, configured[:i])
+                )
             )
         else:
             fitted[key] = _fit_range(key, values, config)
@@ -169,18 +173,18 @@ def with_settings(config: C, settings: Mapping[str, Any]) -> C:
 
 def settings_of(config: Any, keys: Iterable[str]) -> dict[str, Any]:
     """Return the plain values that a configuration has for dotted keys."""
-    found = {}
+    settings = {}
     for key in keys:
         section = to_mapping(config)
         for name in key.split("."):
             section = section[name]
-        found[key] = section
-    return found
+        settings[key] = section
+    return settings
 
 
 def within_space(space: Space, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings whose values lie in the space."""
-    found = {}
+    within = {}
     for key, values in space.items():
         if key in settings:
             value = settings[key]
@@ -189,8 +193,8 @@ def within_space(space: Space, settings: Mapping[str, Any]) -> dict[str, Any]:
             else:
                 inside = values.low <= value <= values.high
             if inside:
-                found[key] = value
-    return found
+                within[key] = value
+    return within
 
 
 def as_yaml(value: Any) -> str:

@@ -157,8 +157,8 @@ class TrialStore:
         if [trial.number for trial in trials] != list(
             range(self._first, self._first + len(trials))
         ):
-            what = f"its trials are not numbered from {self._first}"
-            raise RunError(what, where=self.file, fix=ANOTHER)
+            problem = f"its trials are not numbered from {self._first}"
+            raise RunError(problem, where=self.file, fix=ANOTHER)
         return trials
 
     def claim(self) -> TuningTrial | None:
@@ -281,10 +281,10 @@ class TrialStore:
 
     def _attempts(self) -> dict[int, Any]:
         """Return Optuna's trials by number; of a repeated one, the last."""
-        found = {}
+        by_number = {}
         for attempt in self._study.get_trials(deepcopy=False):
-            found[attempt.user_attrs.get("number")] = attempt
-        return found
+            by_number[attempt.user_attrs.get("number")] = attempt
+        return by_number
 
     @staticmethod
     def _trial(attempt: Any) -> TuningTrial:
@@ -322,9 +322,9 @@ class TrialStore:
         except CortextError:
             raise
         except Exception as error:  # a full disk; whatever Optuna raises for a damaged file
-            what = first_line(error.__cause__ or error)
+            reason = first_line(error.__cause__ or error)
             fix = f"make room, and the same command goes on; or {ANOTHER}"
-            raise RunError(f"cannot be used: {what}", where=self.file, fix=fix) from None
+            raise RunError(f"cannot be used: {reason}", where=self.file, fix=fix) from None
 
 
 def _checked(trial: TuningTrial) -> TuningTrial:

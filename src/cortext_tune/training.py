@@ -23,7 +23,14 @@ from cortext_tune.comparison import METRICS, Study, metric_value, write_picture,
 from cortext_tune.search import OPEN, Search, TuningTrial, load_optuna
 from cortext_tune.space import fit_space, label, space_to_json, with_settings
 from cortext_tune.study import CORRECT, JOURNAL, TrialStore, begin_study
-from cortext_tune.workers import InProcess, Outcome, RayTasks, WorkerProcesses, Workers, run_all
+from cortext_tune.workers import (
+    InProcess,
+    RayTasks,
+    TrialOutcome,
+    WorkerProcesses,
+    Workers,
+    run_all,
+)
 
 Report = Callable[[str], None]
 """Function that is called with a line for the user."""
@@ -122,11 +129,11 @@ def _check_ended(study: Study, stopped: bool) -> None:
     """Raise Interrupted for a search that was stopped, and RunError where every trial failed."""
     if stopped:
         done = len(study.trials) - study.count("unfinished")
-        what = f"interrupted after {done} of {study.total} trials; everything is saved"
-        raise Interrupted(what, where=study.out, fix="the same command goes on with it")
+        problem = f"interrupted after {done} of {study.total} trials; everything is saved"
+        raise Interrupted(problem, where=study.out, fix="the same command goes on with it")
     if study.best is None:
-        what = f"every trial failed; the first: {study.trials[0].reason}"
-        raise RunError(what, where=study.out, fix=CORRECT)
+        problem = f"every trial failed; the first: {study.trials[0].reason}"
+        raise RunError(problem, where=study.out, fix=CORRECT)
 
 
 @dataclass(frozen=True)
@@ -211,7 +218,7 @@ class _TrainingSearch:
             try:
                 config = to_mapping(with_settings(self.base, trial.settings))
             except ConfigError as error:  # random values that do not go together
-                self.record(trial.number, Outcome("failed", reason=str(error)))
+                self.record(trial.number, TrialOutcome("failed", reason=str(error)))
                 continue
             self.report(f"{self._name(trial)}: training")
             return replace(
@@ -223,7 +230,7 @@ class _TrainingSearch:
             )
         return None
 
-    def record(self, number: int, outcome: Outcome) -> None:
+    def record(self, number: int, outcome: TrialOutcome) -> None:
         """Record the outcome of a trial, and write the table anew."""
         trial = self.store.trials()[number - 1]
         if outcome.state == "interrupted":
@@ -313,8 +320,8 @@ def _workers(
     devices = [name.strip() for name in device.split(",")]
     if ray is not None:
         if any(name.startswith("cuda:") for name in devices):
-            what = f"device is {device!r}, and a task on Ray sees only the GPU that it is given"
-            raise ConfigError(what, fix="give cuda")
+            problem = f"device is {device!r}, and a task on Ray sees only the GPU that it is given"
+            raise ConfigError(problem, fix="give cuda")
         gpus = int(device.startswith("cuda"))
         return RayTasks(ray, threads or 1, gpus, jobs), threads or 1, devices
     if jobs == 1:

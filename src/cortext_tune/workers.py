@@ -27,7 +27,7 @@ POLL_S = 0.2
 
 
 @dataclass(frozen=True)
-class Outcome:
+class TrialOutcome:
     """The end of a trial, as it travels between processes."""
 
     state: Literal["finished", "failed", "interrupted"]
@@ -50,22 +50,22 @@ class Work(Protocol):
         """Run the trial and return its metrics."""
 
 
-def run_trial(job: Work) -> Outcome:
+def run_trial(job: Work) -> TrialOutcome:
     """Run a trial and turn every error into an outcome."""
     try:
-        return Outcome("finished", job.work())
+        return TrialOutcome("finished", job.work())
     except (Interrupted, KeyboardInterrupt):
-        return Outcome("interrupted")
+        return TrialOutcome("interrupted")
     except CortextError as error:
-        return Outcome("failed", reason=str(error))
+        return TrialOutcome("failed", reason=str(error))
     except Exception as error:  # no memory, a bug in a plug-in: other trials continue
         what = ": ".join(dict.fromkeys((type(error).__name__, first_line(error))))
         try:
             job.error_file.parent.mkdir(parents=True, exist_ok=True)
             job.error_file.write_text(traceback.format_exc())
         except OSError:  # the disk may be full
-            return Outcome("failed", reason=what)
-        return Outcome("failed", reason=f"{what} (see {job.error_file})")
+            return TrialOutcome("failed", reason=what)
+        return TrialOutcome("failed", reason=f"{what} (see {job.error_file})")
 
 
 class Workers(Protocol):
@@ -74,7 +74,7 @@ class Workers(Protocol):
     def start(self, job: Work) -> None:
         """Begin a trial."""
 
-    def wait(self) -> tuple[int, Outcome] | None:
+    def wait(self) -> tuple[int, TrialOutcome] | None:
         """Return number and outcome of a trial that has ended; None if none has in `POLL_S`."""
 
     def interrupt(self) -> None:
@@ -94,10 +94,10 @@ class InProcess:
         """Keep the trial for `wait`."""
         self._job = job
 
-    def wait(self) -> tuple[int, Outcome]:
+    def wait(self) -> tuple[int, TrialOutcome]:
         """Run the trial."""
         if self._stopped:
-            return self._job.number, Outcome("interrupted")
+            return self._job.number, TrialOutcome("interrupted")
         with interruptible():
             return self._job.number, run_trial(self._job)
 
@@ -146,7 +146,7 @@ class WorkerProcesses:
         theirs.close()
         return ours, process
 
-    def wait(self) -> tuple[int, Outcome] | None:
+    def wait(self) -> tuple[int, TrialOutcome] | None:
         """Return the next outcome; the trial of a killed process has failed."""
         ended = wait(list(self._running), POLL_S)
         if not ended:
@@ -164,7 +164,7 @@ class WorkerProcesses:
                 if code < 0
                 else f"ended with status {code}"
             )
-            return number, Outcome("failed", reason=f"its process {how}")
+            return number, TrialOutcome("failed", reason=f"its process {how}")
         if self._keep and outcome.state != "interrupted":
             self._idle.append((connection, process))
         else:
@@ -203,11 +203,11 @@ def _work(connection: Connection) -> None:
         try:
             signal.signal(signal.SIGINT, signal.default_int_handler)
             try:
-                outcome = Outcome("interrupted") if noted.is_set() else run_trial(job)
+                outcome = TrialOutcome("interrupted") if noted.is_set() else run_trial(job)
             finally:
                 signal.signal(signal.SIGINT, lambda *_: noted.set())
         except KeyboardInterrupt:  # before the work or after it
-            outcome = Outcome("interrupted")
+            outcome = TrialOutcome("interrupted")
         connection.send(outcome)
 
 
@@ -235,7 +235,7 @@ class RayTasks:
         """Submit the trial to the cluster, which starts it once it has free resources."""
         self._running[self._task.remote(job)] = job.number
 
-    def wait(self) -> tuple[int, Outcome] | None:
+    def wait(self) -> tuple[int, TrialOutcome] | None:
         """Return the next outcome; a trial whose process or machine was lost has failed."""
         ended, _ = self._ray.wait(list(self._running), num_returns=1, timeout=POLL_S)
         if not ended:
@@ -249,9 +249,9 @@ class RayTasks:
             raise RunError(f"the Ray cluster was lost: {first_line(error)}", fix=fix) from None
         except self._ray.exceptions.RayError as error:
             return number, (
-                Outcome("interrupted")
+                TrialOutcome("interrupted")
                 if self._stopped
-                else Outcome("failed", reason=first_line(error))
+                else TrialOutcome("failed", reason=first_line(error))
             )
 
     def interrupt(self) -> None:
@@ -293,7 +293,7 @@ class WorkerSettings:
 
 def run_all(
     begin: Callable[[int], Work | None],
-    record: Callable[[int, Outcome], None],
+    record: Callable[[int, TrialOutcome], None],
     workers: Workers,
     at_once: int,
 ) -> bool:

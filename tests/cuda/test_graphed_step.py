@@ -18,7 +18,7 @@ from cortext.training import Trainer
 from cortext.training.batches import TrainBatch
 from cortext.training.distributed import Processes
 from cortext.training.loss import CTC, CTCConfig
-from cortext.training.torch_backend import Rates
+from cortext.training.torch_backend import StepRates
 from cortext_cuda import cuda_graphs, packing
 from cortext_cuda.cuda_graphs import Graphs
 from cortext_cuda.graphed_step import (
@@ -132,7 +132,7 @@ def test_batches_of_other_numbers_of_rows_are_packed_and_captured_apart():
     steps = GraphedSteps(take, still, lambda: None, Keys(CPU, "steps"), packs=True)
     for n_patches in (20, 20, 170, 171):
         batch = batch_of(20, [[1]] * 3, [0, 1, 2])
-        steps(replace(batch, n_patches_B=torch.full((3,), n_patches)), Rates(0.1, 0.1, 0.0))
+        steps(replace(batch, n_patches_B=torch.full((3,), n_patches)), StepRates(0.1, 0.1, 0.0))
     # 3 x 170 = 510 rows fit into 512; 3 x 171 = 513 do not.
     assert seen == [512, 512, 512, 1024]
     assert keys[0] == keys[1] == keys[2] != keys[3]

@@ -21,7 +21,7 @@ from cortext_live.core.acoustic_stream import Endpoint, EndpointOptions
 from cortext_live.core.decoder import checked_hotwords, in_time
 from cortext_live.core.pipeline import Pipeline
 from cortext_live.core.redis_link import RedisLink
-from cortext_live.core.redis_streams import Entry
+from cortext_live.core.redis_streams import StreamEntry
 from cortext_live.core.statistics import RunningStatistics
 from cortext_live.lm_server.published_protocol import PublishedStreams
 from cortext_live.lm_server.server import LMServer, make_protocol
@@ -247,7 +247,7 @@ def test_recordings_and_a_model_that_differ_are_not_replayed(written, what, clie
 def ask(protocol, **message):
     fields = {b"message": json.dumps({"utterance": "one"} | message).encode()}
     return json.loads(
-        protocol.handle(Entry("in", (1, 0), fields), lambda key: "")[-1].fields["message"]
+        protocol.handle(StreamEntry("in", (1, 0), fields), lambda key: "")[-1].fields["message"]
     )
 
 
@@ -292,11 +292,11 @@ def test_published_clients_need_not_know_the_order_of_tokens_txt(tmp_path, profi
     if profile == "json":
         assert ask(protocol, type="begin")["order"] == "lm"
         fields[b"message"] = b'{"type": "frames", "utterance": "one"}'
-        protocol.handle(Entry("in", (1, 1), fields), lambda key: "")
+        protocol.handle(StreamEntry("in", (1, 1), fields), lambda key: "")
         text = ask(protocol, type="end")["text"]
     else:
         for number, name in enumerate(("reset", "input", "finalize"), start=1):
-            entry = Entry(f"remote_lm_{name}", (number, 0), fields if name == "input" else {})
+            entry = StreamEntry(f"remote_lm_{name}", (number, 0), fields if name == "input" else {})
             answers = protocol.handle(entry, lambda key: "")
         text = next(each for each in answers if each.stream.endswith("_final")).fields[
             "lm_response_final"
@@ -317,7 +317,7 @@ def test_the_json_server_times_words_by_the_clients_frames(written):
             b"message": b'{"type": "frames", "utterance": "one"}',
             b"logits": logits.astype("<f4").tobytes(),
         }
-        protocol.handle(Entry("in", (1, 1), fields), lambda key: "")
+        protocol.handle(StreamEntry("in", (1, 1), fields), lambda key: "")
         [_, second] = ask(protocol, type="end")["hypotheses"][0]["words"]
         assert second["start_ms"] == pytest.approx(15 * frame_ms, abs=frame_ms)
         ends.append(second["end_ms"])
@@ -328,7 +328,7 @@ def test_a_wrong_number_of_logits_is_refused_with_the_right_one(written):
     _, decoder = written(SPANISH)
     protocol = make_protocol(decoder, "published")
     fields = {b"logits": np.zeros(41, dtype="<f4").tobytes()}
-    answers = protocol.handle(Entry("remote_lm_input", (1, 0), fields), lambda key: "")
+    answers = protocol.handle(StreamEntry("remote_lm_input", (1, 0), fields), lambda key: "")
     assert (
         "164 bytes are no whole number of frames of 17 float32 logits"
         in answers[-1].fields["error"]

@@ -25,7 +25,7 @@ from cortext_lm.ensemble.correct import prompt_for
 from cortext_lm.llm import fusion, large_model
 from cortext_lm.llm.fusion import Fusion
 from cortext_lm.llm.large_model import LLM
-from cortext_lm.llm.scoring import TextScore, score_texts, written_forms
+from cortext_lm.llm.scoring import TokenScore, score_texts, written_forms
 
 ES, ZH = LANGUAGES["es"], LANGUAGES["zh"]
 HEBREW = Language("he", "א-ת", "none", "none")
@@ -99,7 +99,7 @@ def test_a_large_model_ranks_chinese_without_blanks(monkeypatch):
 
     def said(lm, texts, *_, **__):
         asked.extend(texts)
-        return [TextScore(-1.0, 1)] * len(texts)
+        return [TokenScore(-1.0, 1)] * len(texts)
 
     monkeypatch.setattr(large_model, "score_texts", said)
     llm = LLM(None)  # type: ignore[arg-type] # nothing but its scores is asked for
@@ -161,7 +161,7 @@ def test_a_large_model_ranks_an_open_vocabulary(decoders, monkeypatch):
     monkeypatch.setattr(
         large_model,
         "score_texts",
-        lambda lm, texts, *_, **__: [TextScore(-0.5 * len(t), 1) for t in texts],
+        lambda lm, texts, *_, **__: [TokenScore(-0.5 * len(t), 1) for t in texts],
     )
     log_probs_PV = fake_log_probs("mi río", 2.0, 0, LETTERS, None, ES)
     options = {"llm": {"weight": 0.5}, "nbest": 5}

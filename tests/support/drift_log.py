@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from cortext_live.usage.heard import HeardFeatures
+from cortext_live.usage.kept_features import KeptFeatures
 from cortext_live.usage.log import LOG
 
 
@@ -23,7 +23,7 @@ def write_log(
     Electrode 0 of 8, with two features each, is dead on the day `silent`.
     """
     root.mkdir(exist_ok=True)
-    heard = HeardFeatures(root)
+    heard = KeptFeatures(root)
     lines, number = [], 0
     began = int(datetime.fromisoformat("2026-01-01T10:00:00+00:00").timestamp())
     rng = np.random.default_rng(1)

@@ -14,7 +14,7 @@ from cortext_live.recalibration.chain import copy_run, read_chain
 from cortext_live.recalibration.promotion import PromotionOptions
 from cortext_live.recalibration.service import Recalibration
 from cortext_live.recalibration.settings import ServiceOptions
-from cortext_live.usage.heard import HeardFeatures
+from cortext_live.usage.kept_features import KeptFeatures
 from cortext_live.usage.writer import UsageLog, UtteranceRecord
 
 SETTINGS = ServiceOptions(every=10, settle_s=0.0)
@@ -51,7 +51,7 @@ def recorded(participant):
 
 def say(folder, trials, texts, corrections=(), session=DRIFTED, when=None):
     """Write utterances into a usage log, some with corrections."""
-    with UsageLog(folder, heard=HeardFeatures(folder)) as log:
+    with UsageLog(folder, kept_features=KeptFeatures(folder)) as log:
         start = len(log._log.entries)
         for number, (trial, text) in enumerate(zip(trials, texts, strict=True), start):
             features_TC = trial.features_TC.astype(np.float32)

@@ -3,7 +3,7 @@
 import pytest
 
 from cortext_tpu.cost import Exchange, count
-from cortext_tpu.hlo import Array, parse, trip_count
+from cortext_tpu.hlo import HloArray, parse, trip_count
 
 NESTED = """HloModule jit_f, is_scheduled=true
 
@@ -326,7 +326,7 @@ def test_an_exchange_that_continues_beside_products_is_counted_where_it_begins()
     [("bf16", 12), ("f32", 24), ("pred", 6), ("s4", 3), ("f8e4m3fn", 6), ("token", 0)],
 )
 def test_bytes_of_an_array(dtype: str, n_bytes: int) -> None:
-    assert Array(dtype, (2, 3), 0).n_bytes == n_bytes
+    assert HloArray(dtype, (2, 3), 0).n_bytes == n_bytes
 
 
 def test_a_text_without_a_program_is_refused() -> None:

@@ -25,7 +25,7 @@ from cortext.errors import ConfigError, MissingLibrary, RunError
 from cortext.evaluation.decoder_files import DecoderFiles
 from cortext_tune import Search, parse_space, workers
 from cortext_tune.decoder.trial import DecodeJob
-from cortext_tune.workers import Outcome, RayTasks, WorkerProcesses, WorkerSettings
+from cortext_tune.workers import RayTasks, TrialOutcome, WorkerProcesses, WorkerSettings
 
 LONG = (
     "num_training_batches=32",  # of which most are left after the first validation
@@ -209,7 +209,7 @@ def test_ctrl_c_saves_the_trials_on_ray(packed, continues, tmp_path):
     continues(out, jobs=1)
 
 
-def outcome(running) -> Outcome:
+def outcome(running) -> TrialOutcome:
     while (ended := running.wait()) is None:
         pass
     return ended[1]
@@ -246,7 +246,7 @@ def test_a_cluster_that_is_lost_ends_the_search_and_a_task_that_is_lost_does_not
     monkeypatch.setattr(workers, "Cluster", lambda *given: SimpleNamespace(ray=ray))
     tasks = RayTasks("local")
     tasks.start(SimpleNamespace(number=3, ends_with=RayError("the worker died\nmore")))
-    assert tasks.wait() == (3, Outcome("failed", reason="the worker died"))
+    assert tasks.wait() == (3, TrialOutcome("failed", reason="the worker died"))
     tasks.start(SimpleNamespace(number=4, ends_with=LocalRayletDiedError("the raylet died")))
     with pytest.raises(
         RunError,

@@ -12,7 +12,7 @@ from cortext.training import train
 from cortext.training.torch_backend import TorchBackend
 from cortext_tune import Search, parse_space, training, workers
 from cortext_tune.study import TrialStore
-from cortext_tune.workers import Outcome
+from cortext_tune.workers import TrialOutcome
 
 
 def grid(*texts: str) -> Search:
@@ -45,7 +45,7 @@ def pretended(monkeypatch):
     def run_trial(job):
         jobs.append(job)
         value = (job.config["lr_max"] - 0.3) ** 2
-        return Outcome(
+        return TrialOutcome(
             "finished",
             {"val_per": value, "val_loss": value, "seconds": 1.0, "best_step": 1, "steps": 1},
         )
@@ -298,7 +298,7 @@ def test_jobs_share_devices_and_cores(tune, monkeypatch):
             running.append(job)
 
         def wait(self):
-            return running.pop(0).number, Outcome("finished", {"val_per": 0.5, "seconds": 1.0})
+            return running.pop(0).number, TrialOutcome("finished", {"val_per": 0.5, "seconds": 1.0})
 
         def close(self):
             pass

@@ -187,7 +187,7 @@ PARTS: dict[str, dict[str, Part]] = {
             (
                 "cortext_published.verification.*",
                 "cortext_published.copy_task.import_copy_task",
-                "cortext_published.falcon.Decoder",
+                "cortext_published.falcon.FalconDecoder",
             ),
         ),
     },

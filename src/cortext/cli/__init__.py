@@ -202,8 +202,8 @@ def run(arguments: list[str]) -> int:
     except ImportError as error:
         if not _is_native(error):
             raise
-        what = f"the compiled part of cortext cannot be loaded ({error})"
-        return _complain(f"{what}; in a checkout of cortext: pip install .", 2)
+        problem = f"the compiled part of cortext cannot be loaded ({error})"
+        return _complain(f"{problem}; in a checkout of cortext: pip install .", 2)
     except BrokenPipeError:  # the reader of a pipe (head, less) has left; there is nobody to tell
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
@@ -223,9 +223,9 @@ def run(arguments: list[str]) -> int:
         )
     except Exception as error:
         if _is_of_a_full_gpu(error):
-            what = str(error).split(" GPU ")[0].rstrip(". ")
+            problem = str(error).split(" GPU ")[0].rstrip(". ")
             fix = "in training, --set gradient_accumulation_steps=4 takes the same batch in pieces"
-            return _complain(f"{what}; give less at once ({fix}), or end other programs", 2)
+            return _complain(f"{problem}; give less at once ({fix}), or end other programs", 2)
         return _complain_of_plugin(error)
 
 

@@ -148,7 +148,7 @@ def pack(
 
 def _numbers(ranges: str | None) -> list[int]:
     """Return the numbers of ranges such as `0-255,300`."""
-    found: list[int] = []
+    numbers: list[int] = []
     for part in ranges.split(",") if ranges is not None else ():
         matched = re.fullmatch(r"\s*(\d{1,5})(?:-(\d{1,5}))?\s*", part)
         low, high = (int(n) for n in (matched[1], matched[2] or matched[1])) if matched else (1, 0)
@@ -156,5 +156,5 @@ def _numbers(ranges: str | None) -> list[int]:
             raise ConfigError(
                 f"--sums is {ranges!r:.100}; numbers and ranges such as 0-255,300 are needed"
             )
-        found += range(low, high + 1)
-    return found
+        numbers += range(low, high + 1)
+    return numbers

@@ -123,13 +123,13 @@ def check_form(call: typer.Context) -> None:
     }
     forms = [name for name in FORMS if name in given]
     if len(forms) != 1:
-        found = (
+        problem = (
             f"{' and '.join(named[name] for name in forms)} at once"
             if forms
             else "nothing to decode"
         )
         raise DecodingError(
-            f"{found}; give a run directory or --logits or --fake-text", fix=SEE_HELP
+            f"{problem}; give a run directory or --logits or --fake-text", fix=SEE_HELP
         )
     logits = call.params["logits"]
     is_directory = forms == ["logits"] and logits is not None and logits.is_dir()

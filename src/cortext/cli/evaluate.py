@@ -175,7 +175,7 @@ def _evaluate_online(
             lm,
             out,
             method,
-            heard=hear,
+            learn_from=hear,
             corrected=corrected,
             overrides=overrides,
             options=search.options,
@@ -187,8 +187,8 @@ def _evaluate_online(
         print_json(asdict(online))
         return
     rows = [
-        (name, *map(percent, (found.per, found.wer, online.last_quarter(name))))
-        for name, found in online.overall.items()
+        (name, *map(percent, (rates.per, rates.wer, online.last_quarter(name))))
+        for name, rates in online.overall.items()
     ]
     print_table("", ["model", "PER", "WER", "WER, last quarter of the days"], rows)
     print_left_out(online.skipped)

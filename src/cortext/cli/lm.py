@@ -193,8 +193,10 @@ def _conventions(words: WordSettings) -> tuple[Inventory | None, Language]:
                 "--data names the tokens and the language; leave --inventory and --language out",
                 param_hint="--data",
             )
-        found = (open_packed if is_packed(words.data) else open_dataset)(words.data).conventions
-        return found.inventory, found.language
+        conventions = (open_packed if is_packed(words.data) else open_dataset)(
+            words.data
+        ).conventions
+        return conventions.inventory, conventions.language
     return (
         None if words.inventory is None else read_inventory(words.inventory),
         EN if words.language is None else read_language(words.language),

@@ -48,8 +48,8 @@ def named_data(given: list[str]) -> Path | dict[str, Path]:
         if not folder:
             raise ConfigError(f"--data {text} names no directory", fix="give NAME=DIR")
         if name in named:
-            what = f"--data names two participants {name!r}"
-            raise ConfigError(what, fix="give each a name: --data A=DIR --data B=DIR")
+            problem = f"--data names two participants {name!r}"
+            raise ConfigError(problem, fix="give each a name: --data A=DIR --data B=DIR")
         named[name] = Path(folder)
     return named
 
@@ -191,8 +191,8 @@ class PromptedModelSettings(LargeModelSettings):
         try:
             self.context.encode()
         except UnicodeEncodeError as error:
-            what = f"--context is no UTF-8 text from character {error.start} on"
-            raise ConfigError(what, fix="write it anew") from None
+            problem = f"--context is no UTF-8 text from character {error.start} on"
+            raise ConfigError(problem, fix="write it anew") from None
 
 
 def check_ray(
@@ -211,10 +211,10 @@ def check_ray(
             "--threads is given with --ray, whose tasks have one each", fix="leave out one of them"
         )
     if ray is not None and llm_device.startswith("cuda:"):
-        what = (
+        problem = (
             f"--llm-device is {llm_device}, and a task on Ray sees only the GPUs that it is given"
         )
-        raise ConfigError(what, fix="leave it out, and give --gpus-per-worker")
+        raise ConfigError(problem, fix="leave it out, and give --gpus-per-worker")
 
 
 def searching(

@@ -193,8 +193,8 @@ def pretrain(
     from cortext.training.pretrain import OVERRIDES as TASK
 
     if len(data) > 1:
-        what = f"--data is given {len(data)} times, and pretraining reads one participant"
-        raise ConfigError(what, fix="pretrain on one; train takes several, with --init-from")
+        problem = f"--data is given {len(data)} times, and pretraining reads one participant"
+        raise ConfigError(problem, fix="pretrain on one; train takes several, with --init-from")
     spec = job.begin()
     load_plugins(plugins)
     if job.precision is not None:
@@ -230,17 +230,17 @@ def print_unlabelled(n_trials: int) -> None:
 
 def word_errors(fitted: dict[str, FittedOptions]) -> dict[str, Any]:
     """Return the word errors of fits for the JSON object of a command."""
-    errors = {name: dataclasses.asdict(found.word_errors) for name, found in fitted.items()}
+    errors = {name: dataclasses.asdict(one.word_errors) for name, one in fitted.items()}
     alone = not errors or "" in errors
     return {"decoder_word_errors": errors.get("") if alone else errors}
 
 
 def print_fitted(fitted: dict[str, FittedOptions]) -> None:
     """Print the fits of the runs, by participant."""
-    for name, found in fitted.items():
+    for name, options in fitted.items():
         whose = f" of {name}" if name else ""
-        taken = "" if found.source is None else f", taken over from {found.source}"
-        print_lines(f"decoder options{whose}: {found.about}{taken}")
+        taken = "" if options.source is None else f", taken over from {options.source}"
+        print_lines(f"decoder options{whose}: {options.about}{taken}")
 
 
 def _span(text: str) -> tuple[int, int]:

@@ -118,10 +118,10 @@ AGAIN = "copy or download the file again"
 class FaultError(Exception):
     """A fault in one field of a trial; whoever opens the file adds the file and the trial."""
 
-    def __init__(self, field: str | None, found: str, fix: str) -> None:
-        super().__init__(found)
+    def __init__(self, field: str | None, finding: str, fix: str) -> None:
+        super().__init__(finding)
         self.field = field
-        self.message = f"{found}; {fix}"
+        self.message = f"{finding}; {fix}"
 
     def problem(self, file: object, trial: str | None) -> Problem:
         """Return the fault with its place; a trial's line also says how to leave the trial out."""
@@ -149,8 +149,8 @@ def opening(path: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno is None:
             raise
-        found = f"cannot be read: {os.strerror(error.errno)}"
-        raise FaultError(None, found, "check the path") from None
+        finding = f"cannot be read: {os.strerror(error.errno)}"
+        raise FaultError(None, finding, "check the path") from None
 
 
 def dead_link(path: Path) -> Path | None:
@@ -166,8 +166,8 @@ def dead_link_fault(path: Path) -> FaultError | None:
     if (link := dead_link(path)) is None:
         return None
     which = "is" if link == path else f"its folder {link} is"
-    found = f"{which} a link to {link.readlink()}, which is not there"
-    return FaultError(None, found, "mount the disk that has it, or remove the link")
+    finding = f"{which} a link to {link.readlink()}, which is not there"
+    return FaultError(None, finding, "mount the disk that has it, or remove the link")
 
 
 def is_lost_folder(path: Path) -> bool:
@@ -198,8 +198,8 @@ def check_memory(field: str, n_bytes: int, fix: str) -> None:
         return
     free = free_bytes()
     if free is not None and n_bytes > free // 3:
-        found = f"{n_bytes / 1e9:,.1f} GB declared, at most {free / 3e9:,.1f} GB (a third of the"
-        raise FaultError(field, f"{found} free memory) expected", fix)
+        finding = f"{n_bytes / 1e9:,.1f} GB declared, at most {free / 3e9:,.1f} GB (a third of the"
+        raise FaultError(field, f"{finding} free memory) expected", fix)
 
 
 def frames_needed(labels_U: np.ndarray) -> int:
@@ -227,15 +227,15 @@ def check_features(
         patch: Its size is the shortest trial.
     """
     field = "input_features"
-    n_bins, found = features_TC.shape
-    if n_features is not None and found != n_features:
+    n_bins, n_found = features_TC.shape
+    if n_features is not None and n_found != n_features:
         fix = "give every trial of a dataset the same features"
         raise FaultError(
             field,
-            f"{found} features found, {n_features} expected as in the dataset's other trials",
+            f"{n_found} features found, {n_features} expected as in the dataset's other trials",
             fix,
         )
-    if not found:
+    if not n_found:
         raise FaultError(
             field, "0 features found, at least 1 expected", "write the recorded features"
         )
@@ -250,7 +250,7 @@ def check_features(
     if not np.isfinite(low + high):
         bad = np.argwhere(~np.isfinite(features_TC))
         bin_, feature = bad[0]
-        found = (
+        n_found = (
             f"{len(bad)} NaN or Inf found, the first at bin {bin_} of feature {feature}; finite"
             " values expected"
         )
@@ -261,13 +261,13 @@ def check_features(
                 f"{features_named(dead)} without any value: set to 0, or leave out of an"
                 " import with columns:"
             )
-        raise FaultError(field, found, fix)
+        raise FaultError(field, n_found, fix)
     if max_abs is not None and max(-low, high) > max_abs:
-        found = (
+        n_found = (
             f"a magnitude of {max(-low, high):g} found, at most {max_abs:g} (the end of float16)"
             " expected"
         )
-        raise FaultError(field, found, "z-score the features")
+        raise FaultError(field, n_found, "z-score the features")
 
 
 def check_labels(
@@ -306,13 +306,13 @@ def check_labels(
     needed = frames_needed(labels_U)
     patches = patch.n_patches(n_bins)
     if patches < needed:
-        found = (
+        finding = (
             f"{n_bins} bins give {patches} patches, the label of {len(labels_U)} {inventory.unit}s"
             f" needs at least {needed}"
         )
         raise FaultError(
             "n_time_steps",
-            found,
+            finding,
             "the trial is too short for its label (CTC cannot align it): fix either",
         )
 

@@ -101,8 +101,8 @@ class Conventions:
             other: The conventions to compare with.
             by_number: Tokens are known by number alone; see `Inventory.difference`.
         """
-        if found := self.inventory.difference(other.inventory, by_number=by_number):
-            return found
+        if differs := self.inventory.difference(other.inventory, by_number=by_number):
+            return differs
         if self.language != other.language:
             same_name = self.language.name == other.language.name
             how = "reads other letters" if same_name else f"is not {other.language.name!r}"
@@ -137,8 +137,8 @@ class Conventions:
             by_number: Tokens are known by number alone; see `Inventory.difference`.
             fix: What to do.
         """
-        if found := self.difference(other, by_number=by_number):
-            raise error(f"{mine} and {theirs} differ: in {mine} {found}", where=where, fix=fix)
+        if differs := self.difference(other, by_number=by_number):
+            raise error(f"{mine} and {theirs} differ: in {mine} {differs}", where=where, fix=fix)
 
     def to_json(self) -> dict[str, Any]:
         """Return what differs from the release's conventions as plain values."""
@@ -259,27 +259,27 @@ class Conventions:
                 fix="choose a directory of its own",
             )
         with disk_errors(path):
-            if not (found := written.to_json()):
+            if not (values := written.to_json()):
                 path.unlink(missing_ok=True)
                 return
-            mapping = {"format": FORMAT, "format_version": FORMAT_VERSION} | found
+            mapping = {"format": FORMAT, "format_version": FORMAT_VERSION} | values
             path.parent.mkdir(parents=True, exist_ok=True)
             text = json.dumps(mapping, indent=2, ensure_ascii=False) + "\n"
             atomic_write(path, text.encode())
 
 
-def _checked_range(found: Any) -> FeatureRange | None:
+def _checked_range(given: Any) -> FeatureRange | None:
     """Return a range; raise DataError unless it is four finite numbers by name."""
-    if found is None:
+    if given is None:
         return None
     names = FeatureRange.__dataclass_fields__
     if not (
-        isinstance(found, Mapping)
-        and set(found) == set(names)
-        and all(type(value) in (int, float) and math.isfinite(value) for value in found.values())
+        isinstance(given, Mapping)
+        and set(given) == set(names)
+        and all(type(value) in (int, float) and math.isfinite(value) for value in given.values())
     ):
-        raise DataError(f"feature_range is {found!r:.40}; {', '.join(names)} are needed")
-    return FeatureRange(**{name: float(found[name]) for name in names})
+        raise DataError(f"feature_range is {given!r:.40}; {', '.join(names)} are needed")
+    return FeatureRange(**{name: float(given[name]) for name in names})
 
 
 def conventions_given(root: Path) -> bool:

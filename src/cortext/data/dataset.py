@@ -169,9 +169,9 @@ class Dataset(Described):
             for path in session.files.values():
                 try:
                     with hdf5_input.opened(path) as file:
-                        found = usual_features(file, trial_names(file))
-                    if found:
-                        return found
+                        n_usual = usual_features(file, trial_names(file))
+                    if n_usual:
+                        return n_usual
                 except FaultError as fault:
                     problem = problem or fault.problem(path, None)
         raise (
@@ -372,13 +372,13 @@ def find_sessions(root: Path) -> tuple[Session, ...]:
     if not root.is_dir():
         if (fault := dead_link_fault(root)) is not None:
             raise fault.problem(root, None).error()
-        found = (
+        problem = (
             "is a file; a directory of session files is needed"
             if root.exists()
             else "no such directory"
         )
         raise DataError(
-            found, where=root, fix="give the directory that holds <session>/data_train.hdf5"
+            problem, where=root, fix="give the directory that holds <session>/data_train.hdf5"
         )
     sessions = []
     for folder in sorted(path for path in root.iterdir() if path.is_dir() or is_lost_folder(path)):

@@ -36,20 +36,20 @@ def range_of(moments: Moments, lowest: float) -> FeatureRange:
     return FeatureRange(float(np.median(moments.mean_C)), float(np.median(std_C)), high, lowest)
 
 
-def difference(found: FeatureRange, expected: FeatureRange) -> str | None:
+def difference(own: FeatureRange, expected: FeatureRange) -> str | None:
     """Return how a range differs from the expected one in words, with both; None if alike."""
-    if found.largest_sd == 0:
+    if own.largest_sd == 0:
         return None  # nothing has come but silence
-    both = f"{found} here, {expected} expected"
-    if found.lowest >= 0 > expected.lowest:
+    both = f"{own} here, {expected} expected"
+    if own.lowest >= 0 > expected.lowest:
         return f"no value is below 0 ({both})"
-    if found.lowest < 0 <= expected.lowest:
+    if own.lowest < 0 <= expected.lowest:
         return f"values are below 0 ({both})"
-    pairs = ((found.sd, expected.sd), (found.largest_sd, expected.largest_sd))
+    pairs = ((own.sd, expected.sd), (own.largest_sd, expected.largest_sd))
     ratios = [mine / theirs for mine, theirs in pairs if mine > 0 and theirs > 0]
     if any(not 1 / OTHER <= ratio <= OTHER for ratio in ratios):
         return f"the deviations are of another size ({both})"
-    if abs(found.mean - expected.mean) > OTHER * max(expected.largest_sd, found.largest_sd):
+    if abs(own.mean - expected.mean) > OTHER * max(expected.largest_sd, own.largest_sd):
         return f"the means are elsewhere ({both})"
     return None
 
@@ -163,13 +163,15 @@ class FeatureSurvey:
             return
         by_size = sorted(ranges.values(), key=lambda one: one.sd)
         expected = Z_SCORES if z_scored else by_size[len(by_size) // 2]
-        found = {name: said for name, one in ranges.items() if (said := difference(one, expected))}
-        if found:
-            first = next(iter(found))
+        differing = {
+            name: differs for name, one in ranges.items() if (differs := difference(one, expected))
+        }
+        if differing:
+            first = next(iter(differing))
             kind = "features are no z-scores" if z_scored else "features of another range"
             advice = 'z-score them, or state "features": "raw"' if z_scored else "check their unit"
-            places = f"in {len(found)} of {len(ranges)} sessions, the first {first}"
-            yield f"{kind} {places}: {found[first]}; {advice}"
+            places = f"in {len(differing)} of {len(ranges)} sessions, the first {first}"
+            yield f"{kind} {places}: {differing[first]}; {advice}"
         elif not z_scored and by_size[0].looks_z_scored:
             yield (
                 f"raw features look like z-scores ({by_size[0]}); where they are, state"

@@ -43,8 +43,8 @@ def check_text_lengths(
     if not lengths:
         raise FaultError(name, "an attribute in an unusual HDF5 layout found", _FIX)
     if sum(lengths) > MOST_BYTES:
-        found = f"texts of {sum(lengths)} bytes found, at most {MOST_BYTES} expected"
-        raise FaultError(name, found, AGAIN)
+        finding = f"texts of {sum(lengths)} bytes found, at most {MOST_BYTES} expected"
+        raise FaultError(name, finding, AGAIN)
 
 
 _latest: tuple[weakref.ref[Any], dict[bytes, list[int]]] | None = None
@@ -59,14 +59,14 @@ def _lengths(owner: h5g.GroupID | h5d.DatasetID) -> dict[bytes, list[int]]:
         return latest[1]
     header = _Header.of(owner)
     step = 8 + header.n_address
-    found: dict[bytes, list[int]] = {}
+    by_name: dict[bytes, list[int]] = {}
     for message in header.attributes():
         name, content = _parts(message)
-        lengths = found.setdefault(name, [])  # a damaged header may have a name twice
+        lengths = by_name.setdefault(name, [])  # a damaged header may have a name twice
         for at in range(0, len(content) - step + 1, step):
             lengths.append(struct.unpack_from("<I", content, at)[0])
-    _latest = weakref.ref(owner), found
-    return found
+    _latest = weakref.ref(owner), by_name
+    return by_name
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,8 +83,8 @@ class Chunks:
             -(-n // size) for n, size in zip(values.shape, self.shape, strict=True)
         )
         if most is not None and n_chunks > most:  # HDF5 keeps notes of each: 6 million take 4 GB
-            found = f"{n_chunks} chunks found, at most {most} expected"
-            raise FaultError(name, found, repack(values))
+            finding = f"{n_chunks} chunks found, at most {most} expected"
+            raise FaultError(name, finding, repack(values))
         filters = [properties.get_filter(number) for number in range(properties.get_nfilters())]
         self.filters = [code for code, *_ in filters]
         self.settings = {code: settings for code, _, settings, _ in filters}
@@ -96,9 +96,9 @@ class Chunks:
 
     def stored(self, n_rows: int) -> list[h5d.StoreInfo]:
         """Return the chunks of the first rows that have been written."""
-        found: list[h5d.StoreInfo] = []
-        self.values.id.chunk_iter(found.append)
-        return [chunk for chunk in found if chunk.chunk_offset[0] < n_rows]
+        chunks: list[h5d.StoreInfo] = []
+        self.values.id.chunk_iter(chunks.append)
+        return [chunk for chunk in chunks if chunk.chunk_offset[0] < n_rows]
 
     def decode(self, chunks: list[h5d.StoreInfo]) -> bool:
         """Check the lengths of chunks, and return whether `decoded` reads them.

@@ -134,33 +134,33 @@ def dataset(group: h5py.Group, name: str, n_dims: int) -> Values:
     Raises:
         FaultError: Where it is missing or is anything else.
     """
-    found = member(group, name, name)
-    if not isinstance(found, h5d.DatasetID):
+    data = member(group, name, name)
+    if not isinstance(data, h5d.DatasetID):
         raise FaultError(name, "dataset missing, expected in every trial", _WRITE)
-    values = own_values(found, name)
+    values = own_values(data, name)
     if len(values.shape) != n_dims or values.dtype.kind not in "fiu":
-        what = (
+        finding = (
             f"{values.dtype} of shape {values.shape} found, numbers in {n_dims} dimension(s)"
             " expected"
         )
-        raise FaultError(name, what, _WRITE)
+        raise FaultError(name, finding, _WRITE)
     return values
 
 
-def own_values(found: h5d.DatasetID, name: str) -> Values:
+def own_values(data: h5d.DatasetID, name: str) -> Values:
     """Return the values of a dataset. Raises FaultError where they lie in other files."""
-    properties = found.get_create_plist()
+    properties = data.get_create_plist()
     layout = properties.get_layout()
     if layout == h5d.VIRTUAL:  # asked before the shape, which may open the other files
         raise FaultError(name, "a virtual dataset found, which reads other files", _INSIDE)
     if properties.get_external_count():
         raise FaultError(name, "external storage found, which reads other files", _INSIDE)
-    shape = found.shape or ()  # None of an empty dataset
+    shape = data.shape or ()  # None of an empty dataset
     try:
-        dtype = found.dtype
+        dtype = data.dtype
     except TypeError:
         dtype = np.dtype("V")  # a type that NumPy lacks
-    return Values(found, name, shape, dtype, layout)
+    return Values(data, name, shape, dtype, layout)
 
 
 def number(group: h5py.Group, name: str) -> int:
@@ -228,10 +228,10 @@ def check_size(values: Values, limits: Limits) -> None:
         or n_features > limits.features
         or n_bins * n_features * values.n_bytes > most
     ):
-        found = f"{n_bins} bins x {n_features} features of {values.n_bytes} bytes declared"
+        finding = f"{n_bins} bins x {n_features} features of {values.n_bytes} bytes declared"
         expected = f"at most {limits.bins} x {limits.features} of 4 bytes expected"
         fix = "raise it with --max-bins and --max-features of `cortext pack`"
-        raise FaultError(values.name, f"{found}, {expected}", fix)
+        raise FaultError(values.name, f"{finding}, {expected}", fix)
 
 
 def first_rows(values: Values, n_rows: int, limits: Limits) -> np.ndarray:
@@ -321,8 +321,8 @@ class Boxes:
             -(-each.stop // n) - each.start // n for each, n in zip(box, size, strict=True)
         )
         if n_chunks > _MOST_AT_ONCE:
-            what = f"{n_chunks} chunks found where at most {_MOST_AT_ONCE} are read at once"
-            raise FaultError(values.name, what, repack(values))
+            finding = f"{n_chunks} chunks found where at most {_MOST_AT_ONCE} are read at once"
+            raise FaultError(values.name, finding, repack(values))
         parts = [_parts(each, n) for each, n in zip(box, size, strict=True)]
         pieces = [tuple(zip(*piece, strict=True)) for piece in product(*parts)]
         known = {}
@@ -336,15 +336,15 @@ class Boxes:
                 stored[corner] = info
         if not self._chunks.decode(list(stored.values())):
             return np.asarray(h5py.Dataset(values.id)[box])
-        found = np.full(shape, _fill_value(values), values.dtype)
+        values_read = np.full(shape, _fill_value(values), values.dtype)
         for corner, into, part in pieces:
             chunk = known.get(corner)
             if chunk is None and corner in stored:
                 chunk = self._chunks.decoded(stored[corner])
             if chunk is not None:
-                found[into] = chunk[part]
+                values_read[into] = chunk[part]
                 self._kept.keep((self._number, corner), chunk)
-        return found
+        return values_read
 
 
 def _parts(along: slice, size: int) -> list[tuple[int, slice, slice]]:

@@ -49,8 +49,8 @@ class Sink:
 
     def readinto(self, data: memoryview) -> int:
         """Fill `data`, with zeros where a failed write left nothing to read."""
-        found = self._raw.readinto(data) or 0
-        data[found:] = bytes(len(data) - found)
+        n_read = self._raw.readinto(data) or 0
+        data[n_read:] = bytes(len(data) - n_read)
         return len(data)
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:

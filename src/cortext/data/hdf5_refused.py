@@ -32,21 +32,21 @@ def refusal(path: Path, error: Exception) -> FaultError | None:
         path: The file.
         error: What h5py raised.
     """
-    said = str(error)
-    if "unable to lock file" in said:
+    message = str(error)
+    if "unable to lock file" in message:
         return _locked(path, getattr(error, "errno", None))
     if getattr(error, "errno", None) is not None:
         return None
-    if "already open for" in said:
+    if "already open for" in message:
         return _marked(path)
-    if "truncated" in said:
-        found = f"truncated HDF5: {path.stat().st_size} bytes found, more expected"
-        return FaultError(None, found, AGAIN)
+    if "truncated" in message:
+        finding = f"truncated HDF5: {path.stat().st_size} bytes found, more expected"
+        return FaultError(None, finding, AGAIN)
     with path.open("rb") as file:
         head = file.read(_HEAD)
     if head.startswith(_SIGNATURE):
-        found = "a damaged HDF5 file, perhaps of a writer that ended without closing it"
-        return FaultError(None, found, AGAIN)
+        finding = "a damaged HDF5 file, perhaps of a writer that ended without closing it"
+        return FaultError(None, finding, AGAIN)
     return other_format(path, "an HDF5 file", head) or FaultError(
         None, "not an HDF5 file, or a badly damaged one", AGAIN
     )
@@ -59,19 +59,19 @@ def other_format(path: Path, expected: str, head: bytes) -> FaultError | None:
         known = ((b"", "an empty file (0 bytes)", AGAIN),)
     elif path.name.lower().endswith(ZARR_ZIP):
         known = ((b"pk", "a Zarr folder in a zip file", EXPORT_ZARR), *known)
-    for start, found, fix in known:
+    for start, format_found, fix in known:
         if head.lower().startswith(start):
-            return FaultError(None, f"not {expected} but {found}", fix)
+            return FaultError(None, f"not {expected} but {format_found}", fix)
     return None
 
 
 def _locked(path: Path, number: int | None) -> FaultError:
     if number in _BUSY:
-        found = f"is open for writing in {holder(path) or 'another program'}"
-        return FaultError(None, found, "close it there, and try again")
-    found = "cannot be locked: " + (os.strerror(number) if number else "no reason known")
+        finding = f"is open for writing in {holder(path) or 'another program'}"
+        return FaultError(None, finding, "close it there, and try again")
+    finding = "cannot be locked: " + (os.strerror(number) if number else "no reason known")
     fix = "set HDF5_USE_FILE_LOCKING=FALSE if no program writes it"
-    return FaultError(None, found, fix)
+    return FaultError(None, finding, fix)
 
 
 def _marked(path: Path) -> FaultError:
@@ -91,10 +91,10 @@ def holder(path: Path) -> str | None:
     None where nobody has, or where the system does not say.
     """
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError:
         return None
-    place = found.st_dev, found.st_ino
+    place = status.st_dev, status.st_ino
     for process in (*_writers(place), *_lockers(place)):
         try:
             name = (_PROCESSES / str(process) / "comm").read_text().strip()

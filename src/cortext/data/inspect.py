@@ -73,11 +73,11 @@ class DatasetReport:
     def plain(self) -> dict[str, Any]:
         """Return the report as plain values, without conventions that are the release's."""
         conventions = self.conventions.to_json()
-        found = asdict(replace(self, conventions=RELEASE_CONVENTIONS))
-        del found["conventions"]
+        values = asdict(replace(self, conventions=RELEASE_CONVENTIONS))
+        del values["conventions"]
         if not self.feature_notes:
-            del found["feature_notes"]
-        return found | ({"conventions": conventions} if conventions else {})
+            del values["feature_notes"]
+        return values | ({"conventions": conventions} if conventions else {})
 
     def to_json(self) -> str:
         """Return the report as a JSON object."""
@@ -332,8 +332,8 @@ class _Survey:
         """Return the notes on the features; packed ones have those of their session files, too."""
         is_raw = self.conventions.features == "raw" and kind == "session files"
         kind_of: Features = "raw" if is_raw else "z-scored"
-        found = self.features.notes(kind_of, with_range=self.with_range)
-        return list(dict.fromkeys([*self.known_notes, *found]))
+        notes = self.features.notes(kind_of, with_range=self.with_range)
+        return list(dict.fromkeys([*self.known_notes, *notes]))
 
 
 def _add(total: SplitReport, row: SplitReport) -> None:

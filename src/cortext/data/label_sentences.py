@@ -113,9 +113,9 @@ class LabelSentences:
         One-way changes are no problem: dialects have them.
         """
         moved = {
-            found: usual
-            for found, counts in _counts(self._trials).items()
-            if (usual := max(counts, key=lambda one: counts[one])) != found
+            token: usual
+            for token, counts in _counts(self._trials).items()
+            if (usual := max(counts, key=lambda one: counts[one])) != token
             and sum(counts.values()) >= _FEWEST
             and counts[usual] >= (1 - _EXPLAINED) * sum(counts.values())
         }
@@ -185,10 +185,10 @@ def _renumbered(trials: Sequence[_Labelled]) -> bool:
     """Return whether each number of the labels stands for one token, though for another one."""
     pairs = _counts(trials)
     total = sum(sum(counts.values()) for counts in pairs.values())
-    usual = {found: max(counts, key=lambda one: counts[one]) for found, counts in pairs.items()}
+    usual = {token: max(counts, key=lambda one: counts[one]) for token, counts in pairs.items()}
     if not usual or len(set(usual.values())) < len(usual) or total < 5 * len(usual):
         return False
-    return sum(pairs[found][usual[found]] for found in pairs) >= (1 - _EXPLAINED) * total
+    return sum(pairs[token][usual[token]] for token in pairs) >= (1 - _EXPLAINED) * total
 
 
 def _counts(trials: Sequence[_Labelled]) -> dict[int, Counter[int]]:
@@ -199,10 +199,10 @@ def _counts(trials: Sequence[_Labelled]) -> dict[int, Counter[int]]:
     pairs: dict[int, Counter[int]] = {}
     for trial in trials:
         if len(trial.found_U) == len(trial.expected_U):
-            for found, expected in zip(
+            for token, expected in zip(
                 trial.found_U.tolist(), trial.expected_U.tolist(), strict=True
             ):
-                pairs.setdefault(found, Counter())[expected] += 1
+                pairs.setdefault(token, Counter())[expected] += 1
     return pairs
 
 

@@ -50,7 +50,7 @@ def many(n_features: int) -> float:
 
 
 @dataclass(frozen=True, eq=False)
-class Range:
+class UsualRange:
     """Values of each feature that are not far out.
 
     Attributes:
@@ -70,7 +70,7 @@ class Range:
     @classmethod
     def known(
         cls, n_bins: int, mean_C: np.ndarray, std_C: np.ndarray, usual_C: np.ndarray | float = 0.0
-    ) -> Range:
+    ) -> UsualRange:
         """Return the range that a mean and a deviation give.
 
         Args:
@@ -85,7 +85,7 @@ class Range:
         return cls(mean_C, limit_C, varies_C, std_C, n_bins)
 
     @classmethod
-    def found(cls, x_TC: np.ndarray) -> Range:
+    def found(cls, x_TC: np.ndarray) -> UsualRange:
         """Return the range of bins about which nothing else is known.
 
         The unit is the median distance from the median, at least the smallest distance (one spike
@@ -118,7 +118,7 @@ class Range:
 
 
 @dataclass(frozen=True, eq=False)
-class Judged:
+class JudgedBins:
     """Bins with what counts of them.
 
     Attributes:
@@ -137,7 +137,7 @@ class Judged:
     distance_C: np.ndarray
 
 
-def judged(x_TC: np.ndarray, range_: Range, *, to_centre: bool = False) -> Judged:
+def judged(x_TC: np.ndarray, range_: UsualRange, *, to_centre: bool = False) -> JudgedBins:
     """Tell outliers of bins [T, C] from what counts.
 
     Args:
@@ -168,7 +168,7 @@ def judged(x_TC: np.ndarray, range_: Range, *, to_centre: bool = False) -> Judge
     if not keeps_all:
         counted_KC, distance_TC = counted_KC[kept_T], distance_TC[kept_T]
     distance_C = distance_TC.max(axis=0, initial=0.0)
-    return Judged(counted_KC, kept_T, keeps_all and not is_far, named_TC, distance_C)
+    return JudgedBins(counted_KC, kept_T, keeps_all and not is_far, named_TC, distance_C)
 
 
 class FlatFeatures:
@@ -226,16 +226,16 @@ class Outliers:
     def __bool__(self) -> bool:
         return bool(self.n_bins or self.n_values)
 
-    def add(self, found: Judged, first: int) -> None:
+    def add(self, bins: JudgedBins, first: int) -> None:
         """Count those of bins that were judged, of which the first has the number `first`."""
-        left_out = np.flatnonzero(~found.kept_T)
+        left_out = np.flatnonzero(~bins.kept_T)
         if len(left_out):
             self.n_bins += len(left_out)
             if self.first_bin is None:
                 self.first_bin = first + int(left_out[0])
-        if found.named_TC is None:
+        if bins.named_TC is None:
             return
-        far_TC = found.named_TC
+        far_TC = bins.named_TC
         if self.first_value is None and far_TC.any():
             self.first_value = first + int(far_TC.any(axis=1).argmax())
         for feature in np.flatnonzero(far_TC.any(axis=0)).tolist():
@@ -245,8 +245,8 @@ class Outliers:
     @property
     def first(self) -> int | None:
         """Bin of the first outlier of either kind."""
-        found = [bin_ for bin_ in (self.first_bin, self.first_value) if bin_ is not None]
-        return min(found, default=None)
+        firsts = [bin_ for bin_ in (self.first_bin, self.first_value) if bin_ is not None]
+        return min(firsts, default=None)
 
     def __add__(self, other: Outliers) -> Outliers:
         n_values = dict(self.n_values)
@@ -302,5 +302,5 @@ def features_named(features: object, most: int = 5) -> str:
     return f"feature{'s' if len(numbers) > 1 else ''} {listed}{more}"
 
 
-def _n(n: int, what: str) -> str:
-    return f"{n:,} {what}{'' if n == 1 else 's'}"
+def _n(n: int, unit: str) -> str:
+    return f"{n:,} {unit}{'' if n == 1 else 's'}"

@@ -215,14 +215,7 @@ def packed_conventions(source: Conventions) -> Conventions:
 
 
 class _SplitWriter:
-    """Files and index of a split, being written trial by trial.
-
-    Args:
-        dataset: The session files.
-        split: Name of the split.
-        folder: Packed directory.
-        format: See `pack`.
-    """
+    """Files and index of a split, being written trial by trial."""
 
     def __init__(self, dataset: Dataset, split: str, folder: Path, format: str) -> None:
         self._days = {session.name: day for day, session in enumerate(dataset.sessions)}

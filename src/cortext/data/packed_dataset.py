@@ -169,8 +169,8 @@ class PackedDataset(Described):
         for name, split in chosen.items():
             checksum = _crc32(split.bins, advance)
             if checksum != self.checksums[name]:
-                found = f"checksum {checksum:08x} found, {self.checksums[name]:08x} expected"
-                raise DataError(found, where=split.path, fix=AGAIN)
+                problem = f"checksum {checksum:08x} found, {self.checksums[name]:08x} expected"
+                raise DataError(problem, where=split.path, fix=AGAIN)
 
 
 def _crc32(bins: BinSource, advance: Callable[[int], None]) -> int:
@@ -195,10 +195,10 @@ def source_files(root: Path) -> dict[str, tuple[int, int]]:
 def _state(path: Path) -> tuple[int, int]:
     """Return size and time of change; zeros for a link that leads nowhere, which is a problem."""
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError:
         return 0, 0
-    return found.st_size, found.st_mtime_ns
+    return status.st_size, status.st_mtime_ns
 
 
 def open_dataset(root: str | Path, *, limits: Limits = LIMITS) -> Dataset | PackedDataset:
@@ -267,9 +267,9 @@ def _open_split(
     }
     files = [path / file for file in sizes]
     for file, expected in zip(files, sizes.values(), strict=True):
-        found = file.stat().st_size if file.is_file() else 0
-        if found != expected:
-            raise DataError(f"{found} bytes found, {expected} expected", where=file, fix=AGAIN)
+        n_bytes = file.stat().st_size if file.is_file() else 0
+        if n_bytes != expected:
+            raise DataError(f"{n_bytes} bytes found, {expected} expected", where=file, fix=AGAIN)
     # The file is mapped when a trial is read: opening a data set touches no bins.
     bins: BinSource = MappedBins(files[0], shape)
     if "records" in entry:

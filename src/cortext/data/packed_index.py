@@ -96,17 +96,19 @@ def read_index(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray], Conve
     Raises DataError.
     """
     if not is_packed(path):
-        found = f"not a packed directory (no {_JSON})" if path.is_dir() else "no such directory"
-        raise DataError(found, where=path, fix="make one with cortext pack")
+        problem = f"not a packed directory (no {_JSON})" if path.is_dir() else "no such directory"
+        raise DataError(problem, where=path, fix="make one with cortext pack")
     for name in (_JSON, _ARRAYS):
         if (fault := dead_link_fault(path / name)) is not None:
             raise fault.problem(path / name, None).error()
     try:
         outer = read_json(path / _JSON)
         if outer.get("format") != FORMAT or outer.get("format_version") != FORMAT_VERSION:
-            found = f"format {outer.get('format')!r} version {outer.get('format_version')!r} found"
+            problem = (
+                f"format {outer.get('format')!r} version {outer.get('format_version')!r} found"
+            )
             raise DataError(
-                f"{found}, {FORMAT!r} version {FORMAT_VERSION} expected", where=path, fix=AGAIN
+                f"{problem}, {FORMAT!r} version {FORMAT_VERSION} expected", where=path, fix=AGAIN
             )
         _need((path / _ARRAYS).is_file(), f"no file {_ARRAYS}")
         _need((path / _ARRAYS).stat().st_size <= _MOST_BYTES, f"{_ARRAYS} has more than 256 MiB")
@@ -241,9 +243,9 @@ def _check_records(
     _need(bool(np.all((byte_N >= 0) & (byte_N <= last_N))), "a record beyond the end of its file")
 
 
-def _need(right: bool, what: str) -> None:
+def _need(right: bool, problem: str) -> None:
     if not right:
-        raise ValueError(what)
+        raise ValueError(problem)
 
 
 def _integer(value: Any, least: int = -(2**63)) -> bool:

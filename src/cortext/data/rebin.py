@@ -77,10 +77,10 @@ def _fraction(value: float, name: str) -> Fraction:
 
 def _numbers(sums: Iterable[int], n_features: int) -> list[int]:
     given = check_list(sums, "sums", "a list of features' numbers")
-    found = [as_count(number, "a feature of sums") for number in given]
-    if found and max(found) >= n_features:
-        raise ConfigError(f"sums names feature {max(found)}; the data has 0 to {n_features - 1}")
-    return found
+    numbers = [as_count(number, "a feature of sums") for number in given]
+    if numbers and max(numbers) >= n_features:
+        raise ConfigError(f"sums names feature {max(numbers)}; the data has 0 to {n_features - 1}")
+    return numbers
 
 
 @dataclass(frozen=True)
@@ -112,8 +112,8 @@ class Rebinning:
         Raises:
             DataError, ConfigError, WrongType: For a length or a feature that is not possible.
         """
-        found = tuple(_numbers(sums, n_features))
-        return cls(conventions.bin_ms, checked_bin_ms(bin_ms), found)
+        summed = tuple(_numbers(sums, n_features))
+        return cls(conventions.bin_ms, checked_bin_ms(bin_ms), summed)
 
     @classmethod
     def noted(cls, conventions: Conventions) -> Rebinning | None:
@@ -122,13 +122,13 @@ class Rebinning:
         None where they note none, or where its note was too long to be kept whole.
         """
         last = (conventions.normalised or "").rpartition("; ")[2]
-        if not (found := _NOTED.fullmatch(last)):
+        if not (match := _NOTED.fullmatch(last)):
             return None
         sums: list[int] = []
-        for run in found["sums"].split(", ") if found["sums"] else ():
+        for run in match["sums"].split(", ") if match["sums"] else ():
             first, _, end = run.partition("-")
             sums += range(int(first), int(end or first) + 1)
-        return cls(float(found["ms"]), conventions.bin_ms, tuple(sums))
+        return cls(float(match["ms"]), conventions.bin_ms, tuple(sums))
 
     @property
     def options(self) -> str:

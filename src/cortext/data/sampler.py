@@ -81,14 +81,14 @@ class DayBalancedSampler:
 
     def _check(self, n_bins_N: np.ndarray | None) -> None:
         if not 1 <= self.days_per_batch <= self.batch_size:
-            found = f"days_per_batch is {self.days_per_batch} and batch_size is {self.batch_size}"
-            raise ConfigError(f"{found}; 1 <= days_per_batch <= batch_size is needed")
+            problem = f"days_per_batch is {self.days_per_batch} and batch_size is {self.batch_size}"
+            raise ConfigError(f"{problem}; 1 <= days_per_batch <= batch_size is needed")
         if len(self.days) < self.days_per_batch:
-            found = (
+            problem = (
                 f"days_per_batch is {self.days_per_batch} and the data has {len(self.days)} days"
                 " with trials"
             )
-            raise ConfigError(found, fix=f"set days_per_batch to at most {len(self.days)}")
+            raise ConfigError(problem, fix=f"set days_per_batch to at most {len(self.days)}")
         if self.length_buckets < 1 or (self.length_buckets > 1 and n_bins_N is None):
             raise ConfigError(
                 f"length_buckets is {self.length_buckets}; at least 1, and the trials' lengths, are"
@@ -108,11 +108,11 @@ class DayBalancedSampler:
                 raise ConfigError(f"must_include_days names day {number} twice; name it once")
             included.append(number)
         if len(included) > self.days_per_batch:
-            found = (
+            problem = (
                 f"must_include_days names {len(included)} days and days_per_batch is"
                 f" {self.days_per_batch}"
             )
-            raise ConfigError(found, fix="raise days_per_batch or name fewer days")
+            raise ConfigError(problem, fix="raise days_per_batch or name fewer days")
         return np.array(included, dtype=np.int64)
 
     def indices(self, step: int) -> np.ndarray:

@@ -22,10 +22,10 @@ from cortext.data.outliers import (
     LEAST_JUDGED,
     RECURS,
     FlatFeatures,
-    Judged,
+    JudgedBins,
     Outliers,
-    Range,
     UsualDistances,
+    UsualRange,
     judged,
     many,
 )
@@ -276,7 +276,7 @@ class RollingZScore:
         self._known = self._before
         self._utterance = self._apart = self._nothing
         self._distance_C = np.zeros(self.n_features)
-        self._range: Range | None = None
+        self._range: UsualRange | None = None
         self._raw: list[np.ndarray] = []
         self._n_bins = self._n_pending = 0
 
@@ -309,43 +309,43 @@ class RollingZScore:
                 return
             self._count(x_TC, self._range, to_centre=True)
         else:
-            far = Range.known(known.n, known.mean_C, known.std_C, self._usual.distance_C)
+            far = UsualRange.known(known.n, known.mean_C, known.std_C, self._usual.distance_C)
             self._count(x_TC, far, to_centre=False)
         self._known = self._before + self._utterance
 
-    def _count(self, x_TC: np.ndarray, range_: Range | None, to_centre: bool) -> None:
+    def _count(self, x_TC: np.ndarray, range_: UsualRange | None, to_centre: bool) -> None:
         """Add the moments of what counts of bins, the latest of the utterance."""
         if range_ is None:
             self._utterance += Moments.of(x_TC)
             return
-        found = judged(x_TC, range_, to_centre=to_centre)
-        if not found.is_clean:
-            self.outliers.add(found, self._n_bins - len(x_TC))
-        if len(found.counted_KC):
-            self._utterance += Moments.of(found.counted_KC)
+        bins = judged(x_TC, range_, to_centre=to_centre)
+        if not bins.is_clean:
+            self.outliers.add(bins, self._n_bins - len(x_TC))
+        if len(bins.counted_KC):
+            self._utterance += Moments.of(bins.counted_KC)
             if not to_centre:
-                np.maximum(self._distance_C, found.distance_C, out=self._distance_C)
-        if len(found.counted_KC) < len(x_TC):
-            self._apart += Moments.of(x_TC[~found.kept_T])
+                np.maximum(self._distance_C, bins.distance_C, out=self._distance_C)
+        if len(bins.counted_KC) < len(x_TC):
+            self._apart += Moments.of(x_TC[~bins.kept_T])
 
     def _judge_again(self) -> None:
         """Tell outliers of all bins of the cold start anew, of finished utterances, too."""
         own_TC = np.concatenate(self._raw)
-        self._range = Range.found(np.concatenate((*self._cold, own_TC)))
+        self._range = UsualRange.found(np.concatenate((*self._cold, own_TC)))
         for number, x_TC in enumerate(self._cold):
-            found = judged(x_TC, self._range, to_centre=True)
-            if not found.is_clean:
-                self._utterances[number - len(self._cold)] = _moments(found, self._nothing)
+            bins = judged(x_TC, self._range, to_centre=True)
+            if not bins.is_clean:
+                self._utterances[number - len(self._cold)] = _moments(bins, self._nothing)
         self._before = sum(self._utterances, self._warm)
-        found = judged(own_TC, self._range, to_centre=True)
-        if found.is_clean and not self.outliers:
+        bins = judged(own_TC, self._range, to_centre=True)
+        if bins.is_clean and not self.outliers:
             self._utterance += Moments.of(self._raw[-1])
         else:
             self.outliers, self._apart = Outliers(), self._nothing
-            self.outliers.add(found, 0)
-            self._utterance = _moments(found, self._nothing)
-            if not found.kept_T.all():
-                self._apart = Moments.of(own_TC[~found.kept_T])
+            self.outliers.add(bins, 0)
+            self._utterance = _moments(bins, self._nothing)
+            if not bins.kept_T.all():
+                self._apart = Moments.of(own_TC[~bins.kept_T])
         self._known = self._before + self._utterance
 
     def _begin_anew_if_changed(self) -> None:
@@ -392,8 +392,8 @@ class RollingZScore:
         return z_TC, flat_TC
 
 
-def _moments(found: Judged, nothing: Moments) -> Moments:
-    return Moments.of(found.counted_KC) if len(found.counted_KC) else nothing
+def _moments(bins: JudgedBins, nothing: Moments) -> Moments:
+    return Moments.of(bins.counted_KC) if len(bins.counted_KC) else nothing
 
 
 def trial_moments(x_TC: np.ndarray) -> tuple[Moments, Outliers]:
@@ -404,13 +404,13 @@ def trial_moments(x_TC: np.ndarray) -> tuple[Moments, Outliers]:
     outliers = Outliers()
     if len(x_TC) < LEAST_JUDGED:
         return Moments.of(x_TC), outliers
-    range_ = Range.found(x_TC)
+    range_ = UsualRange.found(x_TC)
     counted, is_clean = [], True
     for first in range(0, len(x_TC), LEAST_BINS):  # a piece at a time: float64 takes memory
-        found = judged(x_TC[first : first + LEAST_BINS], range_, to_centre=True)
-        outliers.add(found, first)
-        counted.append(found.counted_KC)
-        is_clean = is_clean and found.is_clean
+        bins = judged(x_TC[first : first + LEAST_BINS], range_, to_centre=True)
+        outliers.add(bins, first)
+        counted.append(bins.counted_KC)
+        is_clean = is_clean and bins.is_clean
     counted_KC = x_TC if is_clean else np.concatenate(counted)
     if not len(counted_KC):
         return Moments(0, *np.zeros((2, x_TC.shape[1]))), outliers
@@ -439,11 +439,11 @@ def _checked_statistics(
     mean_C = np.array(mean_C, dtype=np.float64)
     std_C = np.array(std_C, dtype=np.float64)
     if mean_C.shape != (n_features,) or std_C.shape != (n_features,):
-        found = (
+        problem = (
             f"a mean of shape {list(mean_C.shape)} and a standard deviation of shape"
             f" {list(std_C.shape)}"
         )
-        raise DataError(f"{found}; [{n_features}] is needed")
+        raise DataError(f"{problem}; [{n_features}] is needed")
     if not (np.isfinite(mean_C).all() and np.isfinite(std_C).all() and (std_C >= 0).all()):
         raise DataError(
             "the statistics of a warm start are not finite, or a standard deviation is negative"

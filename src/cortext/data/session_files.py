@@ -185,12 +185,12 @@ def _recorded(file: h5py.File, name: str) -> tuple[int, int]:
 
 
 def _group(file: h5py.File, name: str) -> h5py.Group:
-    found = hdf5_input.member(file, name)
-    if not isinstance(found, h5py.h5g.GroupID):
+    group = hdf5_input.member(file, name)
+    if not isinstance(group, h5py.h5g.GroupID):
         raise FaultError(
             None, "a dataset found, a group expected", "write the trial with write_session"
         )
-    return h5py.Group(found)
+    return h5py.Group(group)
 
 
 def _read(
@@ -204,8 +204,8 @@ def _read(
     dataset = hdf5_input.dataset(group, "input_features", 2)
     hdf5_input.check_size(dataset, limits)
     if not 0 < n_bins <= dataset.shape[0]:
-        found = f"{n_bins} found, 1 to {dataset.shape[0]} (the bins of input_features) expected"
-        raise FaultError("n_time_steps", found, "write the number of recorded bins")
+        finding = f"{n_bins} found, 1 to {dataset.shape[0]} (the bins of input_features) expected"
+        raise FaultError("n_time_steps", finding, "write the number of recorded bins")
     name = hdf5_input.text(group, "session")
     if session is not None and name != session:
         raise FaultError(
@@ -242,16 +242,18 @@ def _labels(group: h5py.Group, limits: Limits, conventions: Conventions) -> tupl
         tokens_U = labels_U.astype(np.int64)
     broken = np.flatnonzero(tokens_U != labels_U)
     if broken.size:
-        found = f"{labels_U[broken[0]]} found at position {broken[0]}, a whole number expected"
-        raise FaultError("seq_class_ids", found, f"use {numbers_of(inventory)}")
+        finding = f"{labels_U[broken[0]]} found at position {broken[0]}, a whole number expected"
+        raise FaultError("seq_class_ids", finding, f"use {numbers_of(inventory)}")
     return hdf5_input.text(group, "sentence_label"), tokens_U
 
 
 def _check_unique(trial: Trial, group: str, seen: dict[tuple[str, int, int], str]) -> None:
     first = seen.setdefault((trial.session, trial.block, trial.trial), group)
     if first != group:
-        found = f"{trial.name} found again, already in {first}; one trial expected for each number"
-        raise FaultError("trial_num", found, "number the trials of a block differently")
+        finding = (
+            f"{trial.name} found again, already in {first}; one trial expected for each number"
+        )
+        raise FaultError("trial_num", finding, "number the trials of a block differently")
 
 
 def write_session(
@@ -310,12 +312,12 @@ def _write_trials(
         try:
             _check_fields(trial)
             if trial.features_TC.ndim != 2:
-                found = f"shape {trial.features_TC.shape} found, [bins, features] expected"
+                finding = f"shape {trial.features_TC.shape} found, [bins, features] expected"
                 fix = f"give one row per {conventions.bin_ms:g} ms bin"
-                raise FaultError("input_features", found, fix)
+                raise FaultError("input_features", finding, fix)
             if trial.session != folder:
-                found = f"{trial.session!r} found, {folder!r} (the folder) expected"
-                raise FaultError("session", found, f"write it to a folder named {trial.session}")
+                finding = f"{trial.session!r} found, {folder!r} (the folder) expected"
+                raise FaultError("session", finding, f"write it to a folder named {trial.session}")
             shortest = patch or patch_for(conventions)
             check_features(trial.features_TC, n_features, patch=shortest)
             _check_unique(trial, name, seen)
@@ -342,8 +344,8 @@ def _check_fields(trial: Trial) -> None:
     """Raise FaultError for a field of another type than the one that is read back."""
     features: Any = trial.features_TC  # a Trial takes whatever it is given
     if not isinstance(features, np.ndarray) or features.dtype.kind not in "fiub":
-        found = f"{type(trial.features_TC).__name__} found, an array of numbers expected"
-        raise FaultError("input_features", found, "make the trial with cortext.data.make_trial")
+        finding = f"{type(trial.features_TC).__name__} found, an array of numbers expected"
+        raise FaultError("input_features", finding, "make the trial with cortext.data.make_trial")
     for field, value in (("block_num", trial.block), ("trial_num", trial.trial)):
         if not isinstance(value, Integral) or isinstance(value, bool):
             raise FaultError(field, f"{value!r} found, a whole number expected", "number the trial")
@@ -352,8 +354,8 @@ def _check_fields(trial: Trial) -> None:
             raise FaultError(field, f"{text!r} found, a text expected", "give a text or None")
     labels_U = trial.phoneme_ids
     if labels_U is not None and np.ndim(labels_U) != 1:
-        found = f"shape {list(np.shape(labels_U))} found, [phonemes] expected"
-        raise FaultError("seq_class_ids", found, "make the trial with cortext.data.make_trial")
+        finding = f"shape {list(np.shape(labels_U))} found, [phonemes] expected"
+        raise FaultError("seq_class_ids", finding, "make the trial with cortext.data.make_trial")
 
 
 def check_texts(trial: Trial) -> None:
@@ -363,8 +365,8 @@ def check_texts(trial: Trial) -> None:
             raise FaultError(field, "a NUL character found", "remove it")
     most = most_labels(trial.conventions.inventory)
     if trial.sentence is not None and len(trial.sentence) >= most:
-        found = f"{len(trial.sentence)} characters found, under {most} expected"
-        raise FaultError("transcription", found, "shorten it")
+        finding = f"{len(trial.sentence)} characters found, under {most} expected"
+        raise FaultError("transcription", finding, "shorten it")
 
 
 def _write(group: Any, trial: Trial, patch: PatchGeometry) -> None:
@@ -374,10 +376,10 @@ def _write(group: Any, trial: Trial, patch: PatchGeometry) -> None:
     attributes: dict[str, Any] = {"n_time_steps": trial.n_bins, "session": trial.session}
     attributes |= {"block_num": trial.block, "trial_num": trial.trial}
     if (trial.sentence is None) != (trial.phoneme_ids is None):
-        found = (
+        finding = (
             "a sentence without phonemes, or phonemes without a sentence; both or neither expected"
         )
-        raise FaultError("seq_class_ids", found, "make the trial with cortext.data.make_trial")
+        raise FaultError("seq_class_ids", finding, "make the trial with cortext.data.make_trial")
     if trial.phoneme_ids is not None:
         inventory = trial.conventions.inventory
         check_labels(trial.phoneme_ids, trial.n_bins, patch=patch, inventory=inventory)

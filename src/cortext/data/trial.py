@@ -144,10 +144,10 @@ def as_features(features_TC: Any) -> np.ndarray:
         array = np.asarray(features_TC)
         if array.dtype.kind in "fiub" and array.ndim == 2:
             return array
-        found = f"shape {list(array.shape)} and type {array.dtype}"
+        kind = f"shape {list(array.shape)} and type {array.dtype}"
     except ValueError:  # rows of different lengths
-        found = "rows of different lengths"
-    raise DataError(f"features_TC has {found}; numbers [bins, features] are needed")
+        kind = "rows of different lengths"
+    raise DataError(f"features_TC has {kind}; numbers [bins, features] are needed")
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -84,8 +84,8 @@ class Logistic:
     def require(self, names: Sequence[str]) -> None:
         """Raise ConfigError unless these are its signals, in this order."""
         if list(self.signals) != list(names):
-            found = ", ".join(self.signals) or "none"
-            raise ConfigError(f"signals are {found}; {', '.join(names)} are needed")
+            named = ", ".join(self.signals) or "none"
+            raise ConfigError(f"signals are {named}; {', '.join(names)} are needed")
 
     def __call__(self, signals_NK: np.ndarray) -> np.ndarray:
         """Return probabilities, float64 [N].
@@ -138,18 +138,18 @@ class Calibrator:
         sure = iter(self.words(signals_NK).tolist())
         hypotheses = [
             replace(
-                found,
+                hypothesis,
                 words=tuple(
                     replace(word, confidence=next(sure), posterior=word.confidence)
-                    for word in found.words
+                    for word in hypothesis.words
                 ),
             )
-            for found in nbest
+            for hypothesis in nbest
         ]
         of_best = [word.confidence for word in hypotheses[0].words]
         confidence = None
         if of_best:
-            score_H = np.array([found.score for found in hypotheses])
+            score_H = np.array([hypothesis.score for hypothesis in hypotheses])
             signals_1K = sentence_signals(np.array(of_best), score_H)
             confidence = float(self.sentences(signals_1K)[0])
         return NBest(hypotheses, nbest.degraded, confidence)
@@ -168,7 +168,7 @@ def word_signals(
     Returns:
         float64 [N, K] with the columns `WORD_SIGNALS`; None where a word has no posterior.
     """
-    words = [word for found in nbest for word in found.words]
+    words = [word for hypothesis in nbest for word in hypothesis.words]
     posteriors = [word.confidence for word in words if word.confidence is not None]
     if len(posteriors) < len(words):
         return None
@@ -181,7 +181,9 @@ def word_signals(
     signals_NK = np.empty((len(words), len(WORD_SIGNALS)))
     if words:
         signals_NK[:, 0] = log_odds(np.array(posteriors))
-        signals_NK[:, 1] = [score for found in nbest for score in _ngram_scores(found, lm)]
+        signals_NK[:, 1] = [
+            score for hypothesis in nbest for score in _ngram_scores(hypothesis, lm)
+        ]
         signals_NK[:, 2] = np.log([max(len(word.word), 1) for word in words])
         signals_NK[:, 3] = (sums_P[end_N] - sums_P[first_N]) / (end_N - first_N)
         signals_NK[:, 4] = entropy_P.mean()
@@ -240,16 +242,16 @@ def options_checksum(options: DecoderOptions) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def _ngram_scores(found: Hypothesis, lm: LanguageModel) -> list[float]:
+def _ngram_scores(hypothesis: Hypothesis, lm: LanguageModel) -> list[float]:
     """Return the n-gram log-probability of each word.
 
     An n-gram of characters gives each word the sentence's mean.
     """
     if lm.is_open:
-        return [found.lm_score / len(found.words)] * len(found.words)
+        return [hypothesis.lm_score / len(hypothesis.words)] * len(hypothesis.words)
     state = lm.ngram.begin()
     scores = []
-    for word in found.words:
+    for word in hypothesis.words:
         score, state = lm.ngram.score(state, word.word)
         scores.append(score)
     return scores

@@ -244,10 +244,10 @@ class Decoder(Described):
             context: See `stream`; the same for all trials.
         """
         n_parts = 1 if self._llm is None else 2
-        found = self.search_batch(
+        lists = self.search_batch(
             log_probs, inventory, threads, part_of(progress, 0, n_parts), context
         )
-        return self.rank(found, context, part_of(progress, 1, n_parts))
+        return self.rank(lists, context, part_of(progress, 1, n_parts))
 
     def search_batch(
         self,
@@ -280,14 +280,14 @@ class Decoder(Described):
 
         pool = ThreadPoolExecutor(max(threads, 1))
         try:
-            found = []
+            lists = []
             for nbest in pool.map(search, log_probs):
-                found.append(nbest)
+                lists.append(nbest)
                 if progress:
-                    progress(len(found), len(log_probs))
+                    progress(len(lists), len(log_probs))
         finally:  # after Ctrl-C nothing that has not begun is decoded
             pool.shutdown(cancel_futures=True)
-        return found
+        return lists
 
     def rank(
         self, lists: Sequence[NBest], context: str = "", progress: Progress | None = None

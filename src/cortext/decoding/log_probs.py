@@ -88,11 +88,11 @@ def unlike(scores_PV: np.ndarray, kind: str = LOGITS) -> str | None:
         scores_PV: Float [P, V] without NaN.
         kind: A key of `SCORES`.
     """
-    found = kind_of(scores_PV)
-    if found == kind or (kind == LOGITS and found == "log-probs"):
+    own_kind = kind_of(scores_PV)
+    if own_kind == kind or (kind == LOGITS and own_kind == "log-probs"):
         return None
-    if found is not None:
-        return f"holds {SCORES[found]} (as such they sum to 1 in each frame), not {SCORES[kind]}"
+    if own_kind is not None:
+        return f"holds {SCORES[own_kind]} (as such they sum to 1 in each frame), not {SCORES[kind]}"
     if kind in (LOGITS, "negated"):  # negated logits are read, too
         return None
     if len(_telling(scores_PV)) < FEWEST_FRAMES:

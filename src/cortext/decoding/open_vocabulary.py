@@ -76,34 +76,34 @@ class TokenText:
             n_whole -= 1
         return Partial(self.text(stable[:n_whole]), self.text([*stable[n_whole:], *tail]))
 
-    def hypothesis(self, found: Hypothesis, options: DecoderOptions) -> Hypothesis:
+    def hypothesis(self, of_tokens: Hypothesis, options: DecoderOptions) -> Hypothesis:
         """Return a hypothesis of tokens as one of words.
 
         Args:
-            found: The hypothesis; its words are tokens.
+            of_tokens: The hypothesis; its words are tokens.
             options: Options that it was scored with.
         """
-        words = self._words(found.words)
-        surplus = options.word_score * (len(found.words) - len(words)) / options.acoustic_scale
+        words = self._words(of_tokens.words)
+        surplus = options.word_score * (len(of_tokens.words) - len(words)) / options.acoustic_scale
         return replace(
-            found,
-            text=self.text(word.word for word in found.words),
+            of_tokens,
+            text=self.text(word.word for word in of_tokens.words),
             words=words,
-            acoustic_score=found.acoustic_score + surplus,
+            acoustic_score=of_tokens.acoustic_score + surplus,
         )
 
-    def nbest(self, found: NBest, options: DecoderOptions) -> NBest:
+    def nbest(self, of_tokens: NBest, options: DecoderOptions) -> NBest:
         """Return a list of sentences of tokens as one of texts, each of them once.
 
         Args:
-            found: The list, best first.
+            of_tokens: The list, best first.
             options: Options that it was scored with.
         """
         by_text: dict[str, Hypothesis] = {}
-        for each in found:
+        for each in of_tokens:
             hypothesis = self.hypothesis(each, options)
             by_text.setdefault(hypothesis.text, hypothesis)
-        return NBest(by_text.values(), found.degraded)
+        return NBest(by_text.values(), of_tokens.degraded)
 
     def _words(self, tokens: Sequence[Word]) -> tuple[Word, ...]:
         if self._are_words:
@@ -188,13 +188,13 @@ class OpenVocabularyEngine:
         """
         tokens = " ".join(self._text.tokens(text))
         try:
-            found = self._engine.score(
+            of_tokens = self._engine.score(
                 tokens, log_probs_PV, options, inventory.without_separator, words
             )
         except DecodingError as error:
-            what = error.what.replace(repr(tokens), repr(text))
-            raise DecodingError(what, where=error.where, fix=error.fix) from None
-        return self._text.hypothesis(found, options)
+            problem = error.what.replace(repr(tokens), repr(text))
+            raise DecodingError(problem, where=error.where, fix=error.fix) from None
+        return self._text.hypothesis(of_tokens, options)
 
 
 class OpenVocabularyStream:
@@ -211,8 +211,8 @@ class OpenVocabularyStream:
 
     def partial(self) -> Partial:
         """Return the words that will not change any more, and the current guess after them."""
-        found = self._search.partial()
-        return self._text.partial(found.stable.split(), found.tail.split())
+        of_tokens = self._search.partial()
+        return self._text.partial(of_tokens.stable.split(), of_tokens.tail.split())
 
     def set_options(self, options: DecoderOptions) -> None:
         """Change the options from the next frame on."""

@@ -108,18 +108,18 @@ def as_written(word: str, lm: LanguageModel) -> str:
     language = lm.language
     if language.is_benchmark:
         return word
-    found = language.normalize(word)
-    if found.split() != [found] or language.damage(word):
+    written = language.normalize(word)
+    if written.split() != [written] or language.damage(word):
         fix = "give single characters" if language.unit == "character" else "give single words"
         raise DecodingError(f"{word!r} is no word of language {language.name!r}", fix=fix)
-    return found
+    return written
 
 
-def require_words(lm: LanguageModel, what: str) -> None:
+def require_words(lm: LanguageModel, use: str) -> None:
     """Raise DecodingError where a language model knows no words that could be `what` it says."""
     if lm.is_open:
         raise DecodingError(
-            f"words cannot be {what}: the language model is of characters and knows no words",
+            f"words cannot be {use}: the language model is of characters and knows no words",
             where=lm.directory,
             fix="use a language model of words",
         )

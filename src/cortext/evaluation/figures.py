@@ -166,7 +166,7 @@ def panels(
 
 
 @dataclass(frozen=True)
-class Series:
+class DailyRates:
     """Rates along the recording days: `x_N` days, one `Rates` each.
 
     Attributes:
@@ -180,7 +180,7 @@ class Series:
 
 
 def rates_by_day(
-    series: Sequence[Series],
+    series: Sequence[DailyRates],
     x_label: str,
     ticks: Mapping[float, str] | None = None,
     tokens: str = "PER",
@@ -242,7 +242,7 @@ def reliability(bins: Sequence[Mapping[str, Any]]) -> Figure:
     return figure
 
 
-def _rate_line(axis: Axes, series: Series, name: str, number: int, of: int) -> None:
+def _rate_line(axis: Axes, series: DailyRates, name: str, number: int, of: int) -> None:
     points = [
         (x, getattr(r, name), getattr(r, f"{name}_ci95"))
         for x, r in zip(series.x_N, series.rates, strict=True)

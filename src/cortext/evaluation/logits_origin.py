@@ -168,8 +168,8 @@ class LogitFiles:
 
 def conventions_json(conventions: Conventions) -> dict[str, Any]:
     """Return conventions as `metrics.json` has them: tokens, and all that is not the release's."""
-    found = conventions.to_json()
-    kept: dict[str, Any] = {name: found[name] for name in ("language", "bin_ms") if name in found}
+    values = conventions.to_json()
+    kept: dict[str, Any] = {name: values[name] for name in ("language", "bin_ms") if name in values}
     return {"inventory": conventions.inventory.to_json()} | kept
 
 

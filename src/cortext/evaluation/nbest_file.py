@@ -54,7 +54,7 @@ def read_nbest(directory: Path) -> dict[TrialKey, SavedTrialLists]:
     if not path.is_file():
         fix = "give a directory that cortext evaluate wrote with --lm"
         raise DataError(f"no {NBEST}", where=directory, fix=fix)
-    found: dict[TrialKey, SavedTrialLists] = {}
+    by_trial: dict[TrialKey, SavedTrialLists] = {}
     for number, line in json_objects(path):
         where = f"{path}, line {number}"
         missing = [name for name in (*KEY, "reference", "hypotheses") if name not in line]
@@ -64,17 +64,17 @@ def read_nbest(directory: Path) -> dict[TrialKey, SavedTrialLists]:
         check_reference(line["reference"], where)
         _check_hypotheses(line["hypotheses"], where)
         try:
-            is_new = key not in found
+            is_new = key not in by_trial
         except TypeError:
             raise DataError(
                 f"{', '.join(KEY)} are {key}; numbers and names are needed", where=where
             ) from None
         if not is_new:
             raise DataError(f"{trial_name(key)} is there twice", where=where, fix=AGAIN)
-        found[key] = SavedTrialLists(
+        by_trial[key] = SavedTrialLists(
             key, line["reference"], line["hypotheses"], line.get("degraded")
         )
-    return found
+    return by_trial
 
 
 def language_of(directory: Path) -> Language:

@@ -111,16 +111,16 @@ def _evenly(trials: Sequence[TrialResult], n: int) -> list[TrialResult]:
     return [trials[position] for position in positions.tolist()]
 
 
-def picture_of(trial: TrialResult, index: int, found: Recognised) -> TrialPicture:
+def picture_of(trial: TrialResult, index: int, recognised: Recognised) -> TrialPicture:
     """Prepare the figure of one trial.
 
     Args:
         trial: Trial with its logits and sentences.
         index: Position of the trial in the split.
-        found: Model and data.
+        recognised: Model and data.
     """
-    model = found.model
-    features_TC = torch.from_numpy(found.data.split(found.split).trial(index).features_TC)
+    model = recognised.model
+    features_TC = torch.from_numpy(recognised.data.split(recognised.split).trial(index).features_TC)
     start_s, frame_s = frame_times(model)
     columns = [model.inventory.index[symbol] for symbol in model.inventory.grouped_symbols]
     probabilities_PV = np.exp(log_softmax(trial.logits_PV))
@@ -189,7 +189,11 @@ def _right(reference: Sequence[str] | None, decoded: Sequence[str]) -> list[bool
     """
     if reference is None:
         return [True] * len(decoded)
-    return [true == found for true, found in align(reference, decoded) if found is not None]
+    return [
+        true == decoded_word
+        for true, decoded_word in align(reference, decoded)
+        if decoded_word is not None
+    ]
 
 
 def trial_figure(picture: TrialPicture) -> Figure:

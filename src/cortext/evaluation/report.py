@@ -50,7 +50,7 @@ class Compared:
 def write_report(
     path: Path,
     metrics: Metrics,
-    found: Results,
+    results: Results,
     confused: Confusion | None,
     run: Path | None,
     compared: Compared | None = None,
@@ -60,14 +60,14 @@ def write_report(
     Args:
         path: HTML file to write.
         metrics: Error rates of the split.
-        found: Decoded trials.
+        results: Decoded trials.
         confused: Confusion of tokens; None without labels.
         run: Run directory, for its learning curves; None without one.
         compared: Errors of other models on the same trials; None without any.
     """
-    labelled = [trial for trial in found.trials if trial.reference or trial.phonemes]
+    labelled = [trial for trial in results.trials if trial.reference or trial.phonemes]
     positions = _day_axis(list(metrics.per_session), metrics.post_implant_day)[0]
-    inventory, language = found.conventions.inventory, found.conventions.language
+    inventory, language = results.conventions.inventory, results.conventions.language
     page = render(
         "report.html.j2",
         "cortext.evaluation",
@@ -77,9 +77,9 @@ def write_report(
             if "imported" in metrics.provenance
             else f"Evaluation of the {SPLIT_NAMES.get(metrics.split, metrics.split)} split"
         ),
-        summary=summaries.summary(metrics, found.trials, confused, positions, inventory),
+        summary=summaries.summary(metrics, results.trials, confused, positions, inventory),
         inventory=inventory,
-        conventions=found.conventions,
+        conventions=results.conventions,
         is_published=inventory.is_published,
         by_manner=inventory.groups == RELEASE.groups,
         # Sentences of other scripts may run from right to left.
@@ -90,7 +90,7 @@ def write_report(
         headline=_headline(metrics, inventory),
         compared=_compared(compared, metrics, inventory),
         groups=_groups(metrics),
-        days=_days(metrics, found.trials, inventory),
+        days=_days(metrics, results.trials, inventory),
         day_rows=[
             {"name": name, "day": metrics.post_implant_day.get(name), "rates": rates}
             for name, rates in metrics.per_session.items()
@@ -98,7 +98,7 @@ def write_report(
         curves=None if run is None else _curves(run / "metrics.jsonl", inventory),
         confidence=_confidence(metrics.confidence),
         confusion=_confusion(confused),
-        pictures=_pictures(found) if isinstance(found, Recognised) else [],
+        pictures=_pictures(results) if isinstance(results, Recognised) else [],
         choice=pictures.CHOICE,
         examples=[
             _example(trial)
@@ -195,7 +195,7 @@ def _compared(
         return None
     positions, x_label, ticks = _day_axis(list(metrics.per_session), metrics.post_implant_day)
     series = [
-        figures.Series(name, [positions[day] for day in by_day], list(by_day.values()))
+        figures.DailyRates(name, [positions[day] for day in by_day], list(by_day.values()))
         for name, by_day in compared.by_day.items()
     ]
     figure = figures.rates_by_day(series, x_label, ticks, inventory.error_rate)
@@ -223,7 +223,7 @@ def _days(
         of_kind = [trial for trial in labelled if summaries.vocabulary(trial.corpus) == kind]
         by_session = group_rates(of_kind, [trial.session for trial in of_kind])
         series.append(
-            figures.Series(
+            figures.DailyRates(
                 kind, [positions[name] for name in by_session], list(by_session.values())
             )
         )
@@ -308,12 +308,12 @@ def _confusion(confused: Confusion | None) -> dict[str, Any] | None:
     }
 
 
-def _pictures(found: Recognised) -> list[dict[str, Any]]:
-    index = {trial.id: i for trial, i in zip(found.trials, found.indices, strict=True)}
+def _pictures(recognised: Recognised) -> list[dict[str, Any]]:
+    index = {trial.id: i for trial, i in zip(recognised.trials, recognised.indices, strict=True)}
     shown = []
-    for trial in pictures.choose(found.trials, N_PICTURES):
-        figure = pictures.trial_figure(pictures.picture_of(trial, index[trial.id], found))
-        unit = found.conventions.inventory.unit
+    for trial in pictures.choose(recognised.trials, N_PICTURES):
+        figure = pictures.trial_figure(pictures.picture_of(trial, index[trial.id], recognised))
+        unit = recognised.conventions.inventory.unit
         label = f"Features, {unit} posteriors and decoded words of trial {trial.name}"
         shown.append(
             {**_example(trial), "svg": Markup(figures.to_svg(figure, f"trial{trial.id}", label))}
@@ -342,8 +342,14 @@ def _marked(trial: TrialResult) -> dict[str, Any]:
         return {"reference": [(word, True) for word in trial.reference.split()], "decoded": None}
     pairs = align(trial.reference.split(), decoded)
     return {
-        "reference": [(true, true == found) for true, found in pairs if true is not None],
-        "decoded": [(found, true == found) for true, found in pairs if found is not None],
+        "reference": [
+            (true, true == decoded_word) for true, decoded_word in pairs if true is not None
+        ],
+        "decoded": [
+            (decoded_word, true == decoded_word)
+            for true, decoded_word in pairs
+            if decoded_word is not None
+        ],
     }
 
 

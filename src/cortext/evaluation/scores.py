@@ -187,27 +187,27 @@ def rates(trials: Sequence[TrialResult], seed: int = 0) -> Rates:
     """
     language = trials[0].language if trials else EN
     spelt = [trial for trial in trials if trial.phonemes]
-    said = [trial for trial in trials if trial.reference]
+    labelled = [trial for trial in trials if trial.reference]
     # Without a language model no trial has a text: PER alone is measured.
-    words = [trial for trial in said if trial.text is not None]
+    words = [trial for trial in labelled if trial.text is not None]
     said_words = [t.reference for t in words]
     read_words = [t.text for t in words]
-    found: dict[str, Any] = {"edits": {}}
+    values: dict[str, Any] = {"edits": {}}
     for name, unit, references, hypotheses in (
         ("per", "phoneme", [t.phonemes for t in spelt], [t.greedy for t in spelt]),
         ("wer", "word", said_words, read_words),
         ("cer", "char", said_words, read_words),
     ):
         rate = metrics.error_rate(references, hypotheses, unit, seed=seed, language=language)  # type: ignore[arg-type] # the unit says which texts
-        found[name] = rate.rate
-        found[f"{name}_ci95"] = None if rate.low is None else (rate.low, rate.high)
+        values[name] = rate.rate
+        values[f"{name}_ci95"] = None if rate.low is None else (rate.low, rate.high)
         if rate.rate is not None:
-            found["edits"][unit] = asdict(rate.counts)
+            values["edits"][unit] = asdict(rate.counts)
     return Rates(
         n_trials=len(trials),
-        n_words=sum(len((t.reference or "").split()) for t in said),
+        n_words=sum(len((t.reference or "").split()) for t in labelled),
         n_phonemes=sum(len(t.phonemes or ()) for t in spelt),
-        **found,
+        **values,
     )
 
 
@@ -230,9 +230,9 @@ def split_by_seen(
 
 def words_per_minute(trials: Sequence[TrialResult], bin_ms: float = BIN_MS) -> float | None:
     """Return prompted words per minute of recording, with the pauses around the sentence."""
-    said = [trial for trial in trials if trial.reference]
-    minutes = sum(trial.n_bins for trial in said) * bin_ms / 60_000
-    return sum(len((t.reference or "").split()) for t in said) / minutes if minutes else None
+    labelled = [trial for trial in trials if trial.reference]
+    minutes = sum(trial.n_bins for trial in labelled) * bin_ms / 60_000
+    return sum(len((t.reference or "").split()) for t in labelled) / minutes if minutes else None
 
 
 def out_of_vocabulary(trials: Sequence[TrialResult], vocabulary: Collection[str]) -> Counter[str]:

@@ -81,10 +81,10 @@ def decode(
     out = as_path(out, "out")
     check_predictions_file(out)
     settings = SearchSettings.of(lm, search)
-    found = recognise(
+    results = recognise(
         run, data, split, settings, device=device, skip_bad=skip_bad, progress=progress
     )
-    return write_predictions(out, found)
+    return write_predictions(out, results)
 
 
 def check_predictions_file(out: Path) -> None:
@@ -94,14 +94,14 @@ def check_predictions_file(out: Path) -> None:
     check_writable(out)
 
 
-def write_predictions(path: Path, found: Results) -> Predictions:
+def write_predictions(path: Path, results: Results) -> Predictions:
     """Write the sentences in the form that the file's name asks for, and return them.
 
     Raises:
         DataError: For a text file, where it is not known how many lines a damaged session file
             needs: all later sentences would stand for other trials.
     """
-    lost = next((found.skipped[number] for number in found.skipped if number < 0), None)
+    lost = next((results.skipped[number] for number in results.skipped if number < 0), None)
     if lost is not None and path.suffix.lower() == LINES:
         raise DataError(
             "cannot be read, and each of its trials needs a line of the submission",
@@ -110,13 +110,13 @@ def write_predictions(path: Path, found: Results) -> Predictions:
         )
     rows = [
         (number, (trial.text or "") if trial else "")
-        for number, trial in in_order(found.trials, found.skipped)
+        for number, trial in in_order(results.trials, results.skipped)
     ]
     with disk_errors(path), atomic_stream(path) as file:
         file.write(sentence_table(path, rows))
-    note = None if found.options is None else found.options.note
+    note = None if results.options is None else results.options.note
     texts = (text for _, text in rows)
-    return Predictions(texts, tuple(found.skipped.values()), found.notes, note)
+    return Predictions(texts, tuple(results.skipped.values()), results.notes, note)
 
 
 def write_nbest(path: Path, trials: Iterable[TrialResult], source: str) -> None:

@@ -133,14 +133,14 @@ def most_wrong(
 ) -> str:
     """Return the most frequent kind of error, with its most frequent example."""
     if metrics.wer is None:
-        found = _worst_token(confused)
-        return f"The most frequent error: {found}." if found else f"No {inventory.unit} is wrong."
+        error = _worst_token(confused)
+        return f"The most frequent error: {error}." if error else f"No {inventory.unit} is wrong."
     edits = metrics.edits["word"]
     kinds = ("substitutions", "deletions", "insertions")
     n_errors = sum(edits[kind] for kind in kinds)
     if not n_errors:
-        found = _worst_token(confused)
-        before = f" The most frequent error before the language model: {found}." if found else ""
+        error = _worst_token(confused)
+        before = f" The most frequent error before the language model: {error}." if error else ""
         return f"No word is wrong.{before}"
     kind = max(kinds, key=lambda kind: edits[kind])
     name = {
@@ -178,9 +178,9 @@ def _worst_corpus(metrics: Metrics) -> str:
         return ""
     # By the interval: of several corpora, one always is the worst by chance.
     worse = {
-        name: found.wer
-        for name, found in metrics.per_corpus.items()
-        if found.wer is not None and found.wer_ci95 and found.wer_ci95[0] > metrics.wer
+        name: rates.wer
+        for name, rates in metrics.per_corpus.items()
+        if rates.wer is not None and rates.wer_ci95 and rates.wer_ci95[0] > metrics.wer
     }
     if not worse:
         return ""

@@ -51,7 +51,7 @@ def read_vocabularies(directory: str | Path) -> tuple[Vocabulary, ...]:
         return ()
     try:
         content = read_json(path)
-        found = tuple(
+        vocabularies = tuple(
             Vocabulary(name, tuple(each["words"]), tuple(each["trials"]))
             for name, each in content.items()
         )
@@ -60,14 +60,14 @@ def read_vocabularies(directory: str | Path) -> tuple[Vocabulary, ...]:
             and all(isinstance(word, str) for word in each.words)
             # Not `isinstance`, to which True is a number of a trial.
             and all(type(number) is int for number in each.trials)
-            for each in found
+            for each in vocabularies
         ):
             raise ValueError("words and numbers of trials are needed")
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(
             f"cannot be read: {error}", where=path, fix="evaluate or import again"
         ) from None
-    return found
+    return vocabularies
 
 
 def decode_limited(
@@ -102,11 +102,11 @@ def decode_limited(
     for n, number in enumerate(numbers):  # by the words: vocabularies may have the same ones
         limit = frozenset(words_of[number]) if number in words_of else None
         groups.setdefault(limit, []).append(n)
-    found: dict[int, NBest] = {}
+    by_position: dict[int, NBest] = {}
     for part, (limit, chosen) in enumerate(groups.items()):
         searcher = decoder if limit is None else decoder.only(words_of[numbers[chosen[0]]])
         arrays = [log_probs[n] for n in chosen]
         share = part_of(progress, part, len(groups))
         lists = searcher.decode_batch(arrays, inventory, threads, share, context)
-        found |= zip(chosen, lists, strict=True)
-    return [found[n] for n in range(len(numbers))]
+        by_position |= zip(chosen, lists, strict=True)
+    return [by_position[n] for n in range(len(numbers))]

@@ -158,7 +158,7 @@ class WordSearch:
         # The old confidences belong to the old options, and must not outlast them.
         FittedConfidence.drop(self._run)
         try:
-            found = fit_confidence(
+            calibrator = fit_confidence(
                 model,
                 split,
                 [TrialName.of(split, i) for i in chosen],
@@ -171,7 +171,7 @@ class WordSearch:
         except DataError as error:
             self.confidence = ChosenConfidence(None, f"{RAW} (none were fitted: {error.what})")
             return
-        keep_confidence(self._run, found, fitted, data=data, split=split.name)
+        keep_confidence(self._run, calibrator, fitted, data=data, split=split.name)
         self.confidence = self._chosen_confidence(self._decoder.lm_dir)
 
     def _chosen_confidence(self, lm: str | Path) -> ChosenConfidence:
@@ -203,28 +203,28 @@ class WordSearch:
             if own is not None:
                 self.cross_fitted[number] = own
             groups.setdefault(own or self.options.options, []).append(number)
-        found: dict[int, NBest] = {}
+        by_number: dict[int, NBest] = {}
         with stage(seconds, "search"):
             for options, numbers in groups.items():
                 chosen = [log_probs[number] for number in numbers]
-                report = _after(progress[0], len(found), len(trials))
+                report = _after(progress[0], len(by_number), len(trials))
                 lists = self._search(options, chosen, inventory, report)
-                found |= zip(numbers, lists, strict=True)
+                by_number |= zip(numbers, lists, strict=True)
         if (llm := self._decoder.llm) is not None:
             with stage(seconds, "llm"):
                 n_ranked = 0
                 for options, numbers in groups.items():
                     ranked = self._decoder.with_options(**vars(options)).rank(
-                        [found[number] for number in numbers],
+                        [by_number[number] for number in numbers],
                         self._settings.context,
                         _after(progress[1], n_ranked, len(trials)),
                     )
                     n_ranked += len(numbers)
-                    found |= zip(numbers, ranked, strict=True)
+                    by_number |= zip(numbers, ranked, strict=True)
             self.about_llm = llm.describe()
         if self._settings.llm is not None:
             self.about_llm = (self.about_llm or {}) | {"context": self._settings.context}
-        return [found[number] for number in range(len(trials))]
+        return [by_number[number] for number in range(len(trials))]
 
     def _search(
         self,
@@ -244,8 +244,8 @@ class WordSearch:
         # Absolute paths: a task may run in another directory.
         files = DecoderFiles(decoder.lm_dir.resolve(), options, llm, calibrator)
         decode_on_cluster = load("cortext.clusters", "ray")
-        found: list[NBest]
-        found, about_llm = decode_on_cluster(
+        lists: list[NBest]
+        lists, about_llm = decode_on_cluster(
             settings.ray,
             files,
             log_probs,
@@ -258,7 +258,7 @@ class WordSearch:
             # The cluster is called once for each group of options: keep the earlier notes.
             notes = [*(self.about_llm or {}).get("notes", []), *about_llm.get("notes", [])]
             self.about_llm = about_llm | {"notes": list(dict.fromkeys(notes))}
-        return found
+        return lists
 
     @property
     def _threads(self) -> int:

@@ -66,12 +66,12 @@ class ChannelDropout:
         n_trials, _, n_features = x_BTC.shape
         per_electrode = self.config.features_per_electrode
         if n_features % per_electrode:
-            found = (
+            problem = (
                 f"channel_dropout.features_per_electrode is {per_electrode}; the data have"
                 f" {n_features} features"
             )
             raise ConfigError(
-                found, fix="set it to 1, or to the number of features that an electrode has"
+                problem, fix="set it to 1, or to the number of features that an electrode has"
             )
         shape = (n_trials, n_features // per_electrode)
         silent_BE = (

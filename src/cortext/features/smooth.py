@@ -34,8 +34,8 @@ _BOUNDS = f"above 0 and at most {MOST_STD:,}, and from 1 to {MOST_POINTS:,}, are
 def check_kernel(std_bins: float, size: int) -> None:
     """Raise ValueError for a kernel that `gaussian_kernel` cannot make in little time."""
     if not 0 < std_bins <= MOST_STD or not 1 <= size <= MOST_POINTS:
-        found = f"smooth_kernel_std is {std_bins} and smooth_kernel_size {size}"
-        raise ValueError(f"{found}; {_BOUNDS}")
+        problem = f"smooth_kernel_std is {std_bins} and smooth_kernel_size {size}"
+        raise ValueError(f"{problem}; {_BOUNDS}")
     gaussian_kernel(std_bins, size)
 
 

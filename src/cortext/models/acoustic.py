@@ -223,10 +223,12 @@ class AcousticModel(Conventional, Described):
         """
         x_BTC, day_B, n_patches_B = self.prepared(features_BTC, sessions, n_bins_B, smooth)
         with full_float32(), blaming(self.network):
-            found = self.network(x_BTC, day_B, n_patches_B=torch.from_numpy(n_patches_B))
+            output = self.network(x_BTC, day_B, n_patches_B=torch.from_numpy(n_patches_B))
         n_frames = int(self.network.n_patches(x_BTC.shape[1]))
         shape = len(x_BTC), n_frames, len(self.inventory)
-        logits_BPV = check_output(self.network, found, shape, int(n_patches_B.max())).logits.float()
+        logits_BPV = check_output(
+            self.network, output, shape, int(n_patches_B.max())
+        ).logits.float()
         n_patches = torch.arange(logits_BPV.shape[1], device=self.device)
         outside_BP = n_patches >= torch.from_numpy(n_patches_B).to(self.device)[:, None]
         logits_BPV = logits_BPV.masked_fill(outside_BP[..., None], 0.0).cpu()
@@ -392,8 +394,8 @@ def day_of(session: str, sessions: tuple[str, ...]) -> tuple[str, int]:
     if session == "latest":
         session = sessions[-1]
     if session not in sessions:
-        what = f"the model knows no session {session!r}; {nearest(session, sessions)}"
-        raise RunError(what, fix="adapt the model to this day, or name a known session")
+        problem = f"the model knows no session {session!r}; {nearest(session, sessions)}"
+        raise RunError(problem, fix="adapt the model to this day, or name a known session")
     return session, sessions.index(session)
 
 
@@ -438,8 +440,10 @@ def load_model(
     check_type(device, (str, torch.device), "device", "a device such as 'cpu'")
     card = read_card(run_dir / CARD)
     if card.task not in (CTC, task):
-        what = f"a run of task {card.task!r}; a run of phonemes (task {CTC!r}) is needed"
-        raise RunError(what, where=run_dir, fix=f"open it with load_model(run, task={card.task!r})")
+        problem = f"a run of task {card.task!r}; a run of phonemes (task {CTC!r}) is needed"
+        raise RunError(
+            problem, where=run_dir, fix=f"open it with load_model(run, task={card.task!r})"
+        )
     path = run_dir / "model.safetensors"
     try:
         weights, metadata, _ = read_tensors(path)
@@ -457,8 +461,8 @@ def load_model(
         ) from None
     model = AcousticModel.of(card, network)
     if (needed := model.card().patch) != card.patch:
-        what = f"patch is {card.patch}; its section config needs {needed}"
-        raise RunError(what, where=run_dir / CARD, fix="copy the file again")
+        problem = f"patch is {card.patch}; its section config needs {needed}"
+        raise RunError(problem, where=run_dir / CARD, fix="copy the file again")
     # Last: what does not fit the weights has messages that say more.
     check_unchanged(run_dir / CARD, metadata.get(CARD))
     return model
@@ -495,13 +499,13 @@ def network_of(card: ModelCard, weights: dict[str, torch.Tensor], path: Path) ->
 def _check_shapes(network: nn.Module, weights: dict[str, torch.Tensor], path: Path) -> None:
     """Raise RunError for the first tensor that does not fit model.json."""
     expected = {name: list(tensor.shape) for name, tensor in network.state_dict().items()}
-    found = {name: list(tensor.shape) for name, tensor in weights.items()}
-    for name in sorted(expected.keys() | found.keys()):
-        if expected.get(name) != found.get(name):
-            what = (
-                f"{name} is {found.get(name, 'absent')}; model.json needs"
+    shapes = {name: list(tensor.shape) for name, tensor in weights.items()}
+    for name in sorted(expected.keys() | shapes.keys()):
+        if expected.get(name) != shapes.get(name):
+            problem = (
+                f"{name} is {shapes.get(name, 'absent')}; model.json needs"
                 f" {expected.get(name, 'no such tensor')}"
             )
             raise RunError(
-                what, where=path, fix="the two files are not of one model; copy both again"
+                problem, where=path, fix="the two files are not of one model; copy both again"
             )

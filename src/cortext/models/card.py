@@ -247,8 +247,8 @@ def read_card(path: Path) -> ModelCard:
     except OSError as error:
         if known := read_participants(path.parent):
             folders = " or ".join(str(participant_folder(path.parent, name)) for name in known)
-            what = "a run of several participants"
-            raise RunError(what, where=path.parent, fix=f"give {folders}") from None
+            problem = "a run of several participants"
+            raise RunError(problem, where=path.parent, fix=f"give {folders}") from None
         raise RunError(f"no model here: {error.strerror}", where=path, fix=fix) from None
     except KeyError:
         raise RunError("not a model description", where=path, fix=fix) from None
@@ -268,8 +268,8 @@ def card_of(mapping: dict[str, Any], path: Path) -> ModelCard:
         RunError: For another version, and a card that no model has.
     """
     if (version := mapping["format_version"]) != FORMAT_VERSION:
-        found = f"format_version is {version!r}; this version of cortext reads {FORMAT_VERSION}"
-        raise RunError(found, where=path, fix="train again, or install the version that wrote it")
+        problem = f"format_version is {version!r}; this version of cortext reads {FORMAT_VERSION}"
+        raise RunError(problem, where=path, fix="train again, or install the version that wrote it")
     try:
         card = from_mapping(ModelCard, mapping, where=path)
     except CortextError as error:
@@ -294,8 +294,8 @@ def check_unchanged(path: Path, written: str | None) -> None:
             raise ValueError("there is none")
         changed = first_difference(parse_json_object(written), read_json(path))
     except ValueError as error:
-        what = f"the content that its weights were written with cannot be read: {error}"
-        raise RunError(what, where=path, fix="copy the weights again") from None
+        problem = f"the content that its weights were written with cannot be read: {error}"
+        raise RunError(problem, where=path, fix="copy the weights again") from None
     if changed is None:
         return
     key, before, now = changed

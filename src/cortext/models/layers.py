@@ -35,8 +35,8 @@ runs torch modules on JAX and calls its device type `jax`.
 
 def substitute(function: Function, x: torch.Tensor) -> Function | None:
     """Return the function that a backend has registered in place of `function` for `x`'s device."""
-    found = SUBSTITUTES.get(x.device.type, {})
-    return cast("Function | None", found.get(function))
+    functions = SUBSTITUTES.get(x.device.type, {})
+    return cast("Function | None", functions.get(function))
 
 
 def day_affine(
@@ -241,8 +241,8 @@ def attention(
         return own(q_BHPE, k_BHKE, v_BHKE, bias_BHPK, p)
     bias_BHPK = bias_BHPK.to(q_BHPE.dtype)
     if q_BHPE.device.type == "cpu" and torch.is_grad_enabled():
-        found: torch.Tensor = _Attention.apply(q_BHPE, k_BHKE, v_BHKE, bias_BHPK, p)  # type: ignore[no-untyped-call]
-        return found
+        context: torch.Tensor = _Attention.apply(q_BHPE, k_BHKE, v_BHKE, bias_BHPK, p)  # type: ignore[no-untyped-call]
+        return context
     if q_BHPE.device.type == "cuda":
         # CUDA's kernel reads rows that begin every 8 values; of other rows it would first make
         # longer copies, one for each trial and head.

@@ -52,8 +52,8 @@ def read_participants(run: Path) -> dict[str, list[str]]:
             if not all(map(is_plain_name, (name, *sessions))):
                 raise ValueError("it holds a name that cannot be one")
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        what = f"cannot be read: {error}"
-        raise RunError(what, where=path, fix=f"give {run / FOLDER / 'NAME'}") from None
+        problem = f"cannot be read: {error}"
+        raise RunError(problem, where=path, fix=f"give {run / FOLDER / 'NAME'}") from None
     return found
 
 
@@ -94,24 +94,24 @@ def participant_run(
     known = read_participants(run)
     if not known:
         if participant is not None:
-            what = "not a run of several participants"
-            raise RunError(what, where=run, fix="leave out --participant")
+            problem = "not a run of several participants"
+            raise RunError(problem, where=run, fix="leave out --participant")
         return run
     if participant is not None:
         if participant not in known:
-            what = f"no participant {participant!r}; {nearest(participant, known)}"
-            raise RunError(what, where=run)
+            problem = f"no participant {participant!r}; {nearest(participant, known)}"
+            raise RunError(problem, where=run)
         return participant_folder(run, participant)
     given = set(sessions or ())
     owners = [name for name, days in known.items() if given & set(days)]
     if len(owners) == 1:
         return participant_folder(run, owners[0])
-    what = "a run of several participants"
+    problem = "a run of several participants"
     if given:
         whose = " and ".join(owners) or "none of them"
-        what = f"it has a model for each participant, and the recordings have days of {whose}"
+        problem = f"it has a model for each participant, and the recordings have days of {whose}"
     fix = f"name the participant: {' or '.join(owners or known)}, with --participant or as"
-    raise RunError(what, where=run, fix=f"{fix} {run / FOLDER / 'NAME'}")
+    raise RunError(problem, where=run, fix=f"{fix} {run / FOLDER / 'NAME'}")
 
 
 def run_for(
@@ -130,8 +130,8 @@ def run_for(
     opened = data if isinstance(data, Dataset | PackedDataset) else open_dataset(data)
     stated = opened.conventions.participant
     if None not in (participant, stated) and participant != stated:
-        what = f"the recordings are of participant {stated!r}, not of {participant!r}"
-        raise RunError(what, where=run, fix="leave out --participant, or give the other's data")
+        problem = f"the recordings are of participant {stated!r}, not of {participant!r}"
+        raise RunError(problem, where=run, fix="leave out --participant, or give the other's data")
     return participant_run(run, participant or stated, opened.session_names)
 
 

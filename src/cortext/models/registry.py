@@ -32,27 +32,27 @@ class Output(NamedTuple):
     extras: Mapping[str, torch.Tensor] = {}
 
 
-def read_output(found: Any) -> Output:
+def read_output(value: Any) -> Output:
     """Return the result of a model's `forward` as an `Output`.
 
     Raises ConfigError unless it is an `Output`, or a pair of logits and state.
     """
-    if isinstance(found, Output):
-        return found
-    if isinstance(found, tuple) and len(found) == 2:
-        return Output(*found)
-    given = f"{len(found)} values" if isinstance(found, tuple) else f"a {type(found).__name__}"
+    if isinstance(value, Output):
+        return value
+    if isinstance(value, tuple) and len(value) == 2:
+        return Output(*value)
+    given = f"{len(value)} values" if isinstance(value, tuple) else f"a {type(value).__name__}"
     raise ConfigError(
         f"forward returns {given}", fix="return (logits, state) or Output(logits, state, extras)"
     )
 
 
-def check_output(network: Any, found: Any, shape: tuple[int, int, int], n_needed: int) -> Output:
+def check_output(network: Any, value: Any, shape: tuple[int, int, int], n_needed: int) -> Output:
     """Return the result of a model's `forward` as an `Output`, after a check of its logits.
 
     Args:
         network: The model, for messages.
-        found: Its result.
+        value: Its result.
         shape: Trials B, frames P and tokens V of the logits.
         n_needed: Frames of the longest trial; frames after them may be left out.
 
@@ -61,7 +61,7 @@ def check_output(network: Any, found: Any, shape: tuple[int, int, int], n_needed
     """
     where = place(network, "forward")
     try:
-        output = read_output(found)
+        output = read_output(value)
     except ConfigError as error:
         raise ConfigError(error.what, where=where, fix=error.fix) from None
     logits = output.logits
@@ -73,8 +73,8 @@ def check_output(network: Any, found: Any, shape: tuple[int, int, int], n_needed
     if len(given) != 3 or given[0] != n_trials or given[2] != n_classes:
         raise ConfigError(f"the logits are {given}; {list(shape)} are needed", where=where)
     if not n_needed <= given[1] <= n_frames:
-        what = f"the logits are {given}; n_patches promises {n_frames} frames"
-        raise ConfigError(what, where=where, fix="make n_patches count the frames of forward")
+        problem = f"the logits are {given}; n_patches promises {n_frames} frames"
+        raise ConfigError(problem, where=where, fix="make n_patches count the frames of forward")
     return output
 
 
@@ -156,20 +156,22 @@ def build_model(config: Any, *, n_features: int, n_days: int, n_classes: int) ->
     cls = MODELS[config.kind]
     parameters = inspect.signature(cls.forward).parameters
     if not {"n_patches_B", "kwargs"} & set(parameters):
-        what = f"model {config.kind!r} has a forward without n_patches_B, the patches of each trial"
+        problem = (
+            f"model {config.kind!r} has a forward without n_patches_B, the patches of each trial"
+        )
         fix = "add the keyword n_patches_B=None to it"
-        raise ConfigError(what, where=place(cls, "forward"), fix=fix)
+        raise ConfigError(problem, where=place(cls, "forward"), fix=fix)
     empty = empty_model(config, n_features=n_features, n_days=n_days, n_classes=n_classes)
     if empty is not None and torch.get_default_device().type != "meta":
         n_bytes = sum(
             tensor.numel() * tensor.element_size() for tensor in empty.state_dict().values()
         )
         if n_bytes > (most := os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")):
-            what = (
+            problem = (
                 f"the model's weights take {n_bytes / 2**30:,.0f} GiB; this machine has"
                 f" {most / 2**30:,.0f}"
             )
-            raise ConfigError(what, fix="give it fewer units or layers")
+            raise ConfigError(problem, fix="give it fewer units or layers")
     sizes = {"n_features": n_features, "n_days": n_days, "n_classes": n_classes}
     network: nn.Module = build(cls, config, **sizes)
     return network

@@ -104,8 +104,8 @@ def read_tensors(
                 fix=fix,
             )
     expected = metadata.pop("crc32", None)
-    if expected is not None and expected != (found := _checksum(tensors, metadata)):
-        damage = f"the checksum is {found}, {expected} was written"
+    if expected is not None and expected != (own := _checksum(tensors, metadata)):
+        damage = f"the checksum is {own}, {expected} was written"
         raise RunError(f"{what} cannot be read: {damage}", where=path, fix=fix)
     return tensors, metadata, expected
 
@@ -130,9 +130,9 @@ def check_finite(tensors: Mapping[str, torch.Tensor], path: Path) -> None:
             and tensor.is_floating_point()
             and not torch.stack(tensor.aminmax()).isfinite().all()
         ):
-            what = f"{name} has values that are not finite"
+            problem = f"{name} has values that are not finite"
             raise RunError(
-                what,
+                problem,
                 where=path,
                 fix="take a model from before the training broke, or copy the file again",
             )

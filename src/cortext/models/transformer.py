@@ -132,11 +132,11 @@ class TransformerConfig:
     def __post_init__(self) -> None:
         check_settings(self)
         if self.patch_stride != self.patch_size:
-            what = f"model.patch_stride is {self.patch_stride} and patch_size {self.patch_size}"
-            raise ConfigError(f"{what}; a transformer's patches do not overlap: make them equal")
+            problem = f"model.patch_stride is {self.patch_stride} and patch_size {self.patch_size}"
+            raise ConfigError(f"{problem}; a transformer's patches do not overlap: make them equal")
         if (self.attention == "chunked") != (self.chunk_frames > 1):
-            what = f"model.attention is {self.attention!r} with chunk_frames {self.chunk_frames}"
-            raise ConfigError(what, fix="chunked needs 2 frames or more, others have 1")
+            problem = f"model.attention is {self.attention!r} with chunk_frames {self.chunk_frames}"
+            raise ConfigError(problem, fix="chunked needs 2 frames or more, others have 1")
         least_most = self.train_context_frames
         in_order = len(least_most) == 2 and least_most[0] <= least_most[1]
         if not in_order or not all(map(FRAMES.accepts, least_most)):
@@ -161,7 +161,7 @@ class Transformer(DayLayers):
         self.patch_norm = nn.LayerNorm(self.patch_width)
         self.embedding = nn.Linear(self.patch_width, config.n_units)
         self.embedding_norm = nn.LayerNorm(config.n_units)
-        self.blocks = Blocks(config)
+        self.blocks = TransformerBlocks(config)
         self.out = read_out_layer(config.n_units, n_classes, config.diphones)
 
     def n_patches(self, n_bins: Any) -> Any:
@@ -274,13 +274,13 @@ class Transformer(DayLayers):
         return x_BTC.reshape(len(x_BTC), -1, self.patch_width)
 
 
-class Blocks(nn.Module):
+class TransformerBlocks(nn.Module):
     """The blocks of a Transformer and the LayerNorm after them."""
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
         self.config = config
-        self.layers = nn.ModuleList(Block(config) for _ in range(config.n_layers))
+        self.layers = nn.ModuleList(TransformerBlock(config) for _ in range(config.n_layers))
         self.norm = nn.LayerNorm(config.n_units)
 
     def first_state(self, n_trials: int) -> State:
@@ -319,15 +319,15 @@ class Blocks(nn.Module):
             # Only attention sees the padding; the other layers read the trials' own frames, [N, D].
             lengths = n_patches_B.clamp(max=len(p_P)).tolist()
             x_BPD = without_padding(x_BPD, lengths)
-        found = []
+        outputs = []
         for layer, block in enumerate(self.layers, start=1):
             x_BPD, _ = block(x_BPD, distance_PK, seen_BHPK, lengths=lengths)
             if layer in (config.intermediate_layer, config.n_layers):
                 normed = self.norm(x_BPD)
                 if lengths is not None:
                     normed = with_padding(normed, lengths, len(p_P))
-                found.append(normed)
-        return found[-1], found[0] if len(found) > 1 else None
+                outputs.append(normed)
+        return outputs[-1], outputs[0] if len(outputs) > 1 else None
 
     def _context(self, device: torch.device) -> int | torch.Tensor:
         """Return the frames before a chunk that are seen; in training, draw them."""
@@ -384,7 +384,7 @@ Past = tuple[torch.Tensor, torch.Tensor]
 """Keys and values of frames, float [B, K, H * E] each."""
 
 
-class Block(nn.Module):
+class TransformerBlock(nn.Module):
     """Attention, then a feed-forward network; each reads its normalised input and is added to it.
 
     Normalising before, not after, keeps deep stacks stable (Xiong et al., ICML 2020).

@@ -86,8 +86,8 @@ class TripleGRUConfig:
     def __post_init__(self) -> None:
         check_settings(self)
         if self.input_network.read_in is not None:
-            what = f"model.input_network.read_in is {self.input_network.read_in}"
-            raise ConfigError(f"{what}; a triple_gru has no read-in layer", fix="leave it out")
+            problem = f"model.input_network.read_in is {self.input_network.read_in}"
+            raise ConfigError(f"{problem}; a triple_gru has no read-in layer", fix="leave it out")
 
 
 class _Recurrent(DayLayers):

@@ -99,7 +99,7 @@ class _Xz(io.RawIOBase):
                 unused = self._raw.read(1 << 16)
                 if not unused:
                     raise EOFError("compressed file ended before the end-of-stream marker")
-            found = self._decompressor.decompress(unused, len(buffer))
-            if found:
-                buffer[: len(found)] = found
-                return len(found)
+            unpacked = self._decompressor.decompress(unused, len(buffer))
+            if unpacked:
+                buffer[: len(unpacked)] = unpacked
+                return len(unpacked)

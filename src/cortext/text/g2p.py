@@ -28,7 +28,7 @@ _BEAM = 32
 
 
 @dataclass(frozen=True, eq=False)
-class JointModel:
+class GraphoneModel:
     """A back-off n-gram model over graphones, as a trie in breadth-first order; node 0 is its root.
 
     Attributes:
@@ -51,7 +51,7 @@ class JointModel:
     log_backoff_N: np.ndarray
 
     @classmethod
-    def load(cls, path: Path = MODEL) -> JointModel:
+    def load(cls, path: Path = MODEL) -> GraphoneModel:
         """Read a file of `tools/train_g2p.py`: children, tokens and quantised scores per node."""
         with np.load(path, allow_pickle=False) as stored:
             part = {name: stored[name] for name in stored.files}
@@ -122,11 +122,11 @@ class JointModel:
                     )
                 )
             beams = grown
-        found: dict[tuple[int, ...], float] = {}
+        by_phonemes: dict[tuple[int, ...], float] = {}
         for score, node, phonemes in beams:
             total = score + float(self.successors(node)[0][END])
-            found[phonemes] = float(np.logaddexp(found.get(phonemes, -np.inf), total))
-        return found
+            by_phonemes[phonemes] = float(np.logaddexp(by_phonemes.get(phonemes, -np.inf), total))
+        return by_phonemes
 
     def predict(self, word: str) -> tuple[str, ...]:
         """Return the most probable pronunciation; see `predict` below."""
@@ -136,8 +136,8 @@ class JointModel:
                 f"cannot pronounce {word!r}: {min(foreign)!r} is not one of {LETTERS}; normalize it"
                 " first"
             )
-        found = self.nbest(word)
-        return tuple(ARPABET[number] for number in max(found, key=found.__getitem__))
+        scores = self.nbest(word)
+        return tuple(ARPABET[number] for number in max(scores, key=scores.__getitem__))
 
 
 def _suffixes(token_N: np.ndarray, first_child_N1: np.ndarray, n_tokens: int) -> np.ndarray:
@@ -157,8 +157,8 @@ def _suffixes(token_N: np.ndarray, first_child_N1: np.ndarray, n_tokens: int) ->
 
 
 @cache
-def _model() -> JointModel:
-    return JointModel.load()
+def _model() -> GraphoneModel:
+    return GraphoneModel.load()
 
 
 def predict(word: str) -> tuple[str, ...]:

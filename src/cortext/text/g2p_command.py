@@ -50,8 +50,8 @@ def run_g2p(command: str, words: Iterable[str], inventory: Inventory) -> Lexicon
     if not arguments:
         raise _error(command, "is empty", "name a program")
     with tempfile.TemporaryDirectory(prefix="cortext-g2p-") as folder:
-        said = _run(command, arguments, "".join(f"{word}\n" for word in asked), Path(folder))
-    return _parsed(command, said, frozenset(asked), inventory)
+        output = _run(command, arguments, "".join(f"{word}\n" for word in asked), Path(folder))
+    return _parsed(command, output, frozenset(asked), inventory)
 
 
 def _run(command: str, arguments: list[str], text: str, folder: Path) -> bytes:
@@ -66,8 +66,8 @@ def _run(command: str, arguments: list[str], text: str, folder: Path) -> bytes:
                 arguments, stdin=stdin, stdout=out, stderr=err, start_new_session=True
             )
         except (OSError, ValueError) as error:
-            what = getattr(error, "strerror", None) or error
-            raise _error(command, f"cannot be started: {what}") from None
+            reason = getattr(error, "strerror", None) or error
+            raise _error(command, f"cannot be started: {reason}") from None
         try:
             deadline_s = time.monotonic() + limit_s
             while process.poll() is None:
@@ -97,10 +97,10 @@ def _last_line(path: Path) -> str:
     return lines[-1].strip()[:240] if lines else "no message"
 
 
-def _parsed(command: str, said: bytes, asked: frozenset[str], inventory: Inventory) -> Lexicon:
+def _parsed(command: str, output: bytes, asked: frozenset[str], inventory: Inventory) -> Lexicon:
     lexicon = Lexicon(inventory=inventory)
     try:
-        lines = said.decode("utf-8").split("\n")
+        lines = output.decode("utf-8").split("\n")
     except UnicodeDecodeError:
         raise _error(command, "writes no UTF-8") from None
     for number, line in enumerate(lines, start=1):
@@ -123,5 +123,7 @@ def _parsed(command: str, said: bytes, asked: frozenset[str], inventory: Invento
     return lexicon
 
 
-def _error(command: str, what: str, fix: str = "correct the command, or leave it out") -> TextError:
-    return TextError(what, where=f"g2p {command[:80]!r}", fix=fix)
+def _error(
+    command: str, problem: str, fix: str = "correct the command, or leave it out"
+) -> TextError:
+    return TextError(problem, where=f"g2p {command[:80]!r}", fix=fix)

@@ -159,13 +159,13 @@ class Inventory:
         """
         named = {symbol for _, members in self.groups for symbol in members}
         others = tuple(symbol for symbol in self.spoken if symbol not in named)
-        found = list(self.groups)
+        groups = list(self.groups)
         if others:
-            found.append((f"{'other ' if self.groups else ''}{self.unit}s", others))
+            groups.append((f"{'other ' if self.groups else ''}{self.unit}s", others))
         if self.separator is not None:
             role = "silence" if self.boundary is None else "word boundary"
-            found.append((role, (self.separator,)))
-        return tuple(found)
+            groups.append((role, (self.separator,)))
+        return tuple(groups)
 
     @cached_property
     def grouped_symbols(self) -> tuple[str, ...]:
@@ -213,14 +213,14 @@ class Inventory:
 
     def closed(self, words: Iterable[Iterable[str]]) -> list[str]:
         """Return the label of pronounced words: a silence after each, a boundary between two."""
-        found: list[str] = []
+        joined: list[str] = []
         for pronunciation in words:
-            if found and self.boundary is not None:
-                found.append(self.boundary)
-            found += pronunciation
+            if joined and self.boundary is not None:
+                joined.append(self.boundary)
+            joined += pronunciation
             if self.boundary is None and self.silence is not None:
-                found.append(self.silence)
-        return found
+                joined.append(self.silence)
+        return joined
 
     def difference(self, other: Inventory, *, by_number: bool = False) -> str | None:
         """Return the first difference from another inventory in words, or None.
@@ -255,8 +255,12 @@ class Inventory:
     @property
     def roles(self) -> dict[str, str]:
         """Symbol by role: `blank`, and `silence` or `boundary` where there is one."""
-        found = (self.blank_symbol, self.silence if self.boundary is None else None, self.boundary)
-        return {role: symbol for role, symbol in zip(_ROLES, found, strict=True) if symbol}
+        symbols = (
+            self.blank_symbol,
+            self.silence if self.boundary is None else None,
+            self.boundary,
+        )
+        return {role: symbol for role, symbol in zip(_ROLES, symbols, strict=True) if symbol}
 
     def to_json(self) -> dict[str, Any]:
         """Return the inventory as plain values, without the fields that equal the release's."""
@@ -304,7 +308,7 @@ class Inventory:
             if role not in _ROLES:
                 raise TextError(f"unknown role {role!r} of a token; {nearest(role, _ROLES)}")
         groups = groups or dict(_usual_groups(symbols))
-        found = cls(
+        inventory = cls(
             name,
             tuple(symbols),
             roles.get("blank", BLANK),
@@ -313,8 +317,8 @@ class Inventory:
             mapping.get("unit", UNITS[0]),
             tuple((str(key), tuple(members)) for key, members in groups.items()),
         )
-        found.check()
-        return found
+        inventory.check()
+        return inventory
 
     def check(self) -> None:
         """Raise TextError unless a model, a language model and a label can use the inventory."""
@@ -459,11 +463,11 @@ def read_entry(
             f"{str(given)!r} is no {key} and no file; {nearest(str(given), known)}"
         ) from None
     except (OSError, ValueError) as error:
-        what = getattr(error, "strerror", None) or error
-        raise TextError(f"cannot read the {key}: {what}", where=path) from None
+        problem = getattr(error, "strerror", None) or error
+        raise TextError(f"cannot read the {key}: {problem}", where=path) from None
     defaults = {"inventory": "release", "language": "en"}  # of a cortext.json
     try:
         return from_json(mapping.get(key, defaults[key]) if "format" in mapping else mapping)
     except TextError as error:
-        what = error.what if error.where is None else f"{error.where}: {error.what}"
-        raise TextError(what, where=path, fix=error.fix) from None
+        problem = error.what if error.where is None else f"{error.where}: {error.what}"
+        raise TextError(problem, where=path, fix=error.fix) from None

@@ -118,14 +118,14 @@ class Language:
 
         None where there is none.
         """
-        found = [sentence for sentence in sentences if self.scored_otherwise(sentence)]
-        if not found:
+        differing = [sentence for sentence in sentences if self.scored_otherwise(sentence)]
+        if not differing:
             return None
-        first = min(found, key=lambda sentence: (len(sentence), sentence))
+        first = min(differing, key=lambda sentence: (len(sentence), sentence))
         read = " ".join(self.words(first))
         return (
-            f"{len(found):,} sentence{'s have' if len(found) > 1 else ' has'} marks that labels"
-            f" read and scoring drops: {first[:80]!r} is labelled {read[:80]!r} and scored"
+            f"{len(differing):,} sentence{'s have' if len(differing) > 1 else ' has'} marks that"
+            f" labels read and scoring drops: {first[:80]!r} is labelled {read[:80]!r} and scored"
             f" {self.normalize(first)[:80]!r}; type ' - and blanks to have both agree"
         )
 
@@ -135,8 +135,8 @@ class Language:
 
     def small(self, word: str) -> str:
         """Return a word as decoded text writes its letters: in NFC, small unless capitals count."""
-        found = _nfc(word)
-        return self._lower(found) if self.is_benchmark or self.lower_case else found
+        text = _nfc(word)
+        return self._lower(text) if self.is_benchmark or self.lower_case else text
 
     def joined(self, words: Iterable[str]) -> str:
         """Return normalised words as people write them: `zh` has no blanks between them."""
@@ -171,23 +171,23 @@ class Language:
             raise self.refused({lost: [where] if where else []}, text)
 
     def refused(
-        self, found: Mapping[str, Iterable[str]], example: str = "", n_places: int | None = None
+        self, by_letter: Mapping[str, Iterable[str]], example: str = "", n_places: int | None = None
     ) -> TextError:
         """Return the error for text that would be damaged.
 
         Args:
-            found: Places (such as lines) of a file by the letters that were lost there.
+            by_letter: Places (such as lines) of a file by the letters that were lost there.
             example: One of the texts.
             n_places: Number of places, where `found` has only the first ones.
         """
-        letters = "".join(dict.fromkeys("".join(found)))
-        places = list(dict.fromkeys(place for each in found.values() for place in each))
+        letters = "".join(dict.fromkeys("".join(by_letter)))
+        places = list(dict.fromkeys(place for each in by_letter.values() for place in each))
         named = ", ".join(places[:LINES_NAMED])
         more = (len(places) if n_places is None else n_places) - LINES_NAMED
         shown = " ".join(letters[:20])
-        said = f" in {example[:60]!r}" if example else ""
+        in_example = f" in {example[:60]!r}" if example else ""
         return TextError(
-            f"language {self.name!r} would lose {shown}{said}",
+            f"language {self.name!r} would lose {shown}{in_example}",
             where=f"{named}{f' and {more:,} more' if more > 0 else ''}" if places else None,
             fix="choose the text's language, or write other letters and numbers as words",
         )
@@ -259,8 +259,8 @@ class Language:
         return re.compile(f"[{self._class}]{f'[{re.escape(marks)}]*' if marks else ''}")
 
     def _plain(self, text: str) -> str:
-        found = _nfc(typed(text))
-        return self._lower(found) if self.lower_case and not self.is_benchmark else found
+        normal = _nfc(typed(text))
+        return self._lower(normal) if self.lower_case and not self.is_benchmark else normal
 
     def _lower(self, text: str) -> str:
         if "ı" in self._kept:  # Turkish and its relatives have two letters i
@@ -312,9 +312,9 @@ class Language:
                 raise TextError(f"language.{key} is {value!r:.40}; {nearest(value, values)}")
         if not isinstance(mapping.get("lower_case", True), bool):
             raise TextError("language.lower_case is no truth value; true or false is needed")
-        found = cls(**mapping)
-        found.check()
-        return found
+        language = cls(**mapping)
+        language.check()
+        return language
 
     def check(self) -> None:
         """Raise TextError for letters that no word can hold."""

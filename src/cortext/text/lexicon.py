@@ -298,12 +298,12 @@ def inventory_of(path: str | Path) -> Inventory:
                     f"more than {MOST_TOKENS} symbols, the tokens of an inventory",
                     fix="one line a word: WORD P1 P2 ...",
                 )
-    found = Inventory(path.stem[:100], (BLANK, *sorted(symbols), SIL))
+    inventory = Inventory(path.stem[:100], (BLANK, *sorted(symbols), SIL))
     try:
-        found.check()
+        inventory.check()
     except TextError as error:
         raise TextError(error.what, where=path, fix=error.fix) from None
-    return found
+    return inventory
 
 
 def _lines(path: Path, silence: str | None) -> list[tuple[int, str]]:
@@ -311,15 +311,15 @@ def _lines(path: Path, silence: str | None) -> list[tuple[int, str]]:
     try:
         lines = read_text(path, MOST_BYTES).splitlines()
     except (OSError, ValueError) as error:
-        what = getattr(error, "strerror", None) or error
+        reason = getattr(error, "strerror", None) or error
         raise TextError(
-            f"cannot read the lexicon: {what}", where=path, fix="give a UTF-8 lexicon.txt"
+            f"cannot read the lexicon: {reason}", where=path, fix="give a UTF-8 lexicon.txt"
         ) from None
-    found = [(number, line) for number, line in enumerate(lines, start=1) if line.strip()]
-    if not found:
+    numbered = [(number, line) for number, line in enumerate(lines, start=1) if line.strip()]
+    if not numbered:
         fix = " ".join(["one line a word: WORD P1 P2 ...", *_closing(silence)])
         raise TextError("no pronunciations in the lexicon", where=path, fix=fix)
-    return found
+    return numbered
 
 
 def _closing(silence: str | None) -> tuple[str, ...]:

@@ -45,7 +45,7 @@ _FOREIGN = 0.2
 
 
 @dataclass
-class Entry:
+class LexiconEntry:
     """One pronunciation of a lexicon.
 
     Attributes:
@@ -73,7 +73,7 @@ class Listing:
         changes: Entries left out, or read otherwise than it stands in the file.
     """
 
-    entries: list[Entry]
+    entries: list[LexiconEntry]
     format: str = PLAIN
     changes: list[str] = field(default_factory=list)
 
@@ -133,11 +133,11 @@ class _Reading:
         self._has_equals = False  # entries that are equal now, and were not in the file
 
     @property
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[LexiconEntry]:
         return self.listing.entries
 
-    def error(self, what: str, entry: Entry, fix: str) -> TextError:
-        return TextError(what, where=f"{self.path}, line {entry.line}", fix=fix)
+    def error(self, problem: str, entry: LexiconEntry, fix: str) -> TextError:
+        return TextError(problem, where=f"{self.path}, line {entry.line}", fix=fix)
 
     def say(self, change: str | None, name: str | None = None) -> None:
         """Note a change, and the name of the format where none is known yet."""
@@ -152,7 +152,7 @@ class _Reading:
 
     def part(self, lines: Iterable[tuple[int, str]]) -> None:
         """Part lines into words and symbols, without comments and the numbers of variants."""
-        comments: list[tuple[Entry, list[str]]] = []
+        comments: list[tuple[LexiconEntry, list[str]]] = []
         is_cmu = False
         for number, line in lines:
             if not line.isascii():  # texts and inventories are in this form, files of macOS may not
@@ -163,7 +163,7 @@ class _Reading:
                 continue
             after_tab = line.strip().partition("\t")[2].split() == symbols
             self.has_tabs |= after_tab
-            entry = Entry(number, typed(word), symbols, after_tab)
+            entry = LexiconEntry(number, typed(word), symbols, after_tab)
             if any(mark in line for mark in _COMMENTS) and (comment := self._comment(symbols)):
                 comments.append((entry, comment))
             if word[-1] == ")" and (variant := _VARIANT.fullmatch(entry.word)):
@@ -202,17 +202,17 @@ class _Reading:
             raise self.error("a lexicon of Festival or Lisp is not read", first, fix)
         if all("," in entry.word[1:] for entry in self.entries):
             raise self.error("commas stand between the word and its phones", first, fix)
-        said = [" ".join(entry.symbols) for entry in self.entries]
-        if all(_UNPARTED.fullmatch(text) for text in said):
+        texts = [" ".join(entry.symbols) for entry in self.entries]
+        if all(_UNPARTED.fullmatch(text) for text in texts):
             raise self.error("the pronunciations are not parted into phones", first, fix)
-        if all(len(text) > 2 and text[0] + text[-1] in _BRACKETS for text in said):
+        if all(len(text) > 2 and text[0] + text[-1] in _BRACKETS for text in texts):
             raise self.error("brackets or slashes enclose the pronunciations", first, fix)
         for entry in self.entries:
             for symbol in entry.symbols:
                 if (symbol[:2] == "##" or symbol[-2:] == "@@") and symbol not in self.known:
                     raise self._pieces(symbol, entry)
 
-    def _pieces(self, symbol: str, entry: Entry) -> TextError:
+    def _pieces(self, symbol: str, entry: LexiconEntry) -> TextError:
         return self.error(
             f"the tokens are pieces of words ({symbol}), no phonemes or characters",
             entry,
@@ -252,8 +252,8 @@ class _Reading:
         for entry in self.entries:
             for symbol in entry.symbols:
                 if _DECIMAL.fullmatch(symbol) and symbol not in self.known:
-                    what = f"the number {symbol} of {entry.word!r} stands among its phones"
-                    raise self.error(what, entry, "correct the line")
+                    problem = f"the number {symbol} of {entry.word!r} stands among its phones"
+                    raise self.error(problem, entry, "correct the line")
         if n_numbers:
             rest = ", the three numbers after them left out" if n_numbers == 4 else ""
             highest = max(entry.weight for entry, _ in led)
@@ -263,15 +263,15 @@ class _Reading:
                 kaldi = f"a Kaldi lexiconp{'_silprob' if n_numbers == 4 else ''}.txt"
                 self.say(None, "an MFA dictionary" if self.has_tabs else kaldi)
 
-    def _lead(self, entry: Entry) -> list[str]:
+    def _lead(self, entry: LexiconEntry) -> list[str]:
         """Return the numbers that follow the word and are no tokens of the inventory."""
         return list(takewhile(self._is_number, entry.symbols))
 
     def _is_number(self, symbol: str) -> bool:
-        found = _INTEGER.fullmatch(symbol) or _DECIMAL.fullmatch(symbol)
-        return found is not None and symbol not in self.known
+        match = _INTEGER.fullmatch(symbol) or _DECIMAL.fullmatch(symbol)
+        return match is not None and symbol not in self.known
 
-    def _n_numbers(self, led: Sequence[tuple[Entry, list[str]]]) -> tuple[int, bool]:
+    def _n_numbers(self, led: Sequence[tuple[LexiconEntry, list[str]]]) -> tuple[int, bool]:
         """Return how many numbers follow words: none, 1 or 4; and whether no phone is a number.
 
         A number with a decimal point is no phone. Whole numbers are phones where they stand among
@@ -302,11 +302,11 @@ class _Reading:
         if not is_sure and (self.has_inventory or n_numbers == 4 or ones or (own and not for_all)):
             return n_numbers, True
         entry = whole[0]
-        what = f"{entry.symbols[0]} of {entry.word!r} may be a weight or a phone"
+        problem = f"{entry.symbols[0]} of {entry.word!r} may be a weight or a phone"
         fix = f"write a weight as {entry.symbols[0]}.0, or name the tokens (an inventory)"
-        raise self.error(what, entry, fix)
+        raise self.error(problem, entry, fix)
 
-    def _weight(self, entry: Entry) -> float:
+    def _weight(self, entry: LexiconEntry) -> float:
         written = entry.symbols[0]
         try:
             weight = float(written)
@@ -314,8 +314,8 @@ class _Reading:
             weight = -1.0
         if not (math.isfinite(weight) and weight > 0):
             shown = written if "," in written else weight
-            what = f"weight {shown} of {entry.word!r} is not a positive number"
-            raise self.error(what, entry, "correct or remove it")
+            problem = f"weight {shown} of {entry.word!r} is not a positive number"
+            raise self.error(problem, entry, "correct or remove it")
         return weight
 
     def leave_out_silences(self) -> None:
@@ -341,15 +341,15 @@ class _Reading:
             if self.silence is not None and entry.symbols[-1:] == [self.silence]:
                 entry.symbols.pop()
                 if not entry.symbols:
-                    what = f"{entry.word!r} has no phonemes before {self.silence}"
-                    raise self.error(what, entry, "add its phonemes or remove the line")
+                    problem = f"{entry.word!r} has no phonemes before {self.silence}"
+                    raise self.error(problem, entry, "add its phonemes or remove the line")
         inner = {symbol for entry in self.entries for symbol in entry.symbols[:-1]}
         marks = {entry.symbols[-1] for entry in self.entries if entry.symbols} - inner - self.spoken
         for mark in sorted(marks):
             without = [entry for entry in self.entries if entry.symbols[-1:] != [mark]]
             if without and mark in _SURE_WORD_ENDS:
-                what = f"{without[0].word!r} has no closing {mark}, and others have"
-                raise self.error(what, without[0], f"close all words with {mark}, or none")
+                problem = f"{without[0].word!r} has no closing {mark}, and others have"
+                raise self.error(problem, without[0], f"close all words with {mark}, or none")
             is_mark = mark in _WORD_ENDS or not any(map(str.isalnum, mark))
             if not without and is_mark:
                 for entry in self.entries:
@@ -379,10 +379,10 @@ class _Reading:
     def strip_positions(self) -> None:
         """Strip the positions in the word that Kaldi adds to phones: `K_B AE_I T_E`."""
         for entry in self.entries:
-            found = [_POSITION.fullmatch(symbol) for symbol in entry.symbols]
-            n = len(found)
+            matches = [_POSITION.fullmatch(symbol) for symbol in entry.symbols]
+            n = len(matches)
             wanted = "S" if n == 1 else f"B{'I' * (n - 2)}E"
-            if "".join(each[2] if each else "?" for each in found) != wanted:
+            if "".join(each[2] if each else "?" for each in matches) != wanted:
                 return
         if not self.known.issuperset(self.symbols()):
             for entry in self.entries:
@@ -425,14 +425,14 @@ class _Reading:
     def merge(self) -> None:
         """Make one of entries that have become equal, with the highest of their weights."""
         if self._has_equals:
-            merged: dict[tuple[str, ...], Entry] = {}
+            merged: dict[tuple[str, ...], LexiconEntry] = {}
             for entry in self.entries:
                 first = merged.setdefault((entry.word, *entry.symbols), entry)
                 first.weight = max(first.weight, entry.weight)
             self.listing.entries = list(merged.values())
 
 
-def _is_special(entry: Entry) -> bool:
+def _is_special(entry: LexiconEntry) -> bool:
     """Return whether an entry is of no word: `<UNK>`, `!SIL`, `[laughter]`, `;SEMI-COLON`, `sil`.
 
     Words begin with a letter, an apostrophe or a hyphen; other languages' words may hold more.
@@ -446,6 +446,6 @@ def _is_special(entry: Entry) -> bool:
     return len(phones) == 1 and phones[0].upper() in _SILENCES and word.upper() in _SILENCES
 
 
-def _is_heading(entry: Entry) -> bool:
+def _is_heading(entry: LexiconEntry) -> bool:
     """Return whether a line names the columns: `word phones`."""
     return {entry.word.lower(), *map(str.lower, entry.symbols[-1:])} <= _HEADINGS

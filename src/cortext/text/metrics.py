@@ -130,8 +130,8 @@ def confusion(
     size = as_count(size, "size", 1)
     counts = np.zeros((size + 1, size + 1), dtype=np.int64)
     for reference, hypothesis in zip(references, hypotheses, strict=True):
-        for true, found in align(reference, hypothesis):
-            counts[size if true is None else true, size if found is None else found] += 1
+        for true, decoded in align(reference, hypothesis):
+            counts[size if true is None else true, size if decoded is None else decoded] += 1
     return counts
 
 

@@ -101,15 +101,15 @@ def pronounced(
     if find is pronounce:
         find = _pronounce  # words that have just been normalised need no check
     chunks = _AFTER_MARK.split(sentence) if inventory.marks else [sentence]
-    found: list[Pronunciation] = []
+    pronunciations: list[Pronunciation] = []
     for chunk in chunks:
         words = [find(word)[0] for word in language.words(chunk)]
         if words and inventory.marks and (mark := _mark_after(chunk, inventory)):
             words[-1] = (*words[-1], mark)
-        found += words
-    if not found:
+        pronunciations += words
+    if not pronunciations:
         raise TextError(f"no word in the sentence {sentence!r}; it needs at least one letter")
-    return found
+    return pronunciations
 
 
 def _mark_after(chunk: str, inventory: Inventory) -> str | None:
@@ -138,7 +138,7 @@ def pronouncer(
     if inventory.is_published and language.is_benchmark:
         return pronounce
     if inventory.unit == "character":
-        return _Spelt(inventory)
+        return _SpeltWords(inventory)
     raise TextError(
         f"no pronunciations are known for inventory {inventory.name!r} in language"
         f" {language.name!r}",
@@ -153,13 +153,13 @@ class _Listed:
         self._lexicon = lexicon
 
     def __call__(self, word: str) -> tuple[Pronunciation, ...]:
-        found = self._lexicon.pronunciations(word)
-        if not found:
+        pronunciations = self._lexicon.pronunciations(word)
+        if not pronunciations:
             raise TextError(f"the lexicon has no pronunciation of {word!r}", fix="add it")
-        return found
+        return pronunciations
 
 
-class _Spelt:
+class _SpeltWords:
     """Words spelt with the symbols of an inventory, of which the longest that fits comes first.
 
     Variants end with each punctuation mark of the inventory, which may follow any word.
@@ -174,8 +174,8 @@ class _Spelt:
         symbols: list[str] = []
         at = 0
         while at < len(word):
-            found = self._symbol.match(word, at)
-            if found is None:
+            match = self._symbol.match(word, at)
+            if match is None:
                 # Hyphens join words, and few inventories have a token for them.
                 if word[at] != "-" or not word.strip("-"):
                     raise TextError(
@@ -185,8 +185,8 @@ class _Spelt:
                     )
                 at += 1
                 continue
-            symbols.append(found[0])
-            at = found.end()
+            symbols.append(match[0])
+            at = match.end()
         marks = dict.fromkeys(self._inventory.marks.values())
         return (tuple(symbols), *((*symbols, mark) for mark in marks))
 
@@ -234,40 +234,40 @@ def pronounce_all(
     Raises:
         TextError: For a command that fails, and where nothing can pronounce any word.
     """
-    found = Pronounced(Lexicon(inventory=inventory))
+    result = Pronounced(Lexicon(inventory=inventory))
     usual = _usual(inventory, language, spell, needed=lexicon is None and command is None)
     given = []
     left = []
     for word in words:
         given.append(word)
         if lexicon is not None and word in lexicon:
-            found.lexicon.take(word, lexicon)
+            result.lexicon.take(word, lexicon)
         else:
             left.append(word)
     if lexicon is not None:
-        found.sources["from_lexicon"] = len(found.lexicon)
+        result.sources["from_lexicon"] = len(result.lexicon)
     if command is not None:
-        told = run_g2p(command, left, inventory)
-        for word in told:
-            found.lexicon.take(word, told)
-        found.sources["from_g2p"] = len(told)
-        left = [word for word in left if word not in told]
+        from_program = run_g2p(command, left, inventory)
+        for word in from_program:
+            result.lexicon.take(word, from_program)
+        result.sources["from_g2p"] = len(from_program)
+        left = [word for word in left if word not in from_program]
     for word in left:
         try:
             for variant in usual(word):
-                found.lexicon.add(word, variant)
+                result.lexicon.add(word, variant)
         except TextError:
-            found.without.append(word)
-    if len(found.without) < len(left):
-        found.sources["spelt" if spell else "added"] = len(left) - len(found.without)
-    found.words = [word for word in given if word in found.lexicon]
-    return found
+            result.without.append(word)
+    if len(result.without) < len(left):
+        result.sources["spelt" if spell else "added"] = len(left) - len(result.without)
+    result.words = [word for word in given if word in result.lexicon]
+    return result
 
 
 def _usual(inventory: Inventory, language: Language, spell: bool, needed: bool) -> Pronouncer:
     """Return the last source of pronunciations; raise TextError where there is none but must be."""
     if spell:
-        return _Spelt(inventory)
+        return _SpeltWords(inventory)
     try:
         return pronouncer(inventory, language)
     except TextError:

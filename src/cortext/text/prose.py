@@ -215,15 +215,15 @@ def typed(text: str) -> str:
     _check_readable(text)
     text = _SIGN_BEHIND.sub(r"\2\1", "".join([_digit(character) for character in text]))
     ascii_text = _to_ascii(text)
-    found = []
+    kept = []
     for piece in pieces(_expand(" ".join(ascii_text.split()))):
         for raw in _segments(piece):
             reason, sentence = _spoken(raw, is_typed=True)
             if not reason:
-                found.append(sentence)
+                kept.append(sentence)
             elif reason != "no_letters":
                 raise TextError(_why_not(reason, raw))
-    return " ".join(found)
+    return " ".join(kept)
 
 
 def _check_readable(text: str) -> None:

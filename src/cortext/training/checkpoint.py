@@ -253,16 +253,16 @@ class RunDirectory:
             if not path.is_file():
                 continue
             try:
-                found = _read_state(path)
+                state = _read_state(path)
             except RunError as error:
                 failures.append(error)
                 continue
             if failures:
                 self._newest_is_sound = False
                 line = " ".join(str(f"{failures[0].where}: {failures[0].what}").split())
-                note(f"{line}; the run goes on from the state before it, batch {found[1].step}")
-            self._forget_lost_best(found[1], note)
-            return found
+                note(f"{line}; the run goes on from the state before it, batch {state[1].step}")
+            self._forget_lost_best(state[1], note)
+            return state
         if not failures:
             return None
         also = " (nor can the one before it)" if len(failures) > 1 else ""
@@ -301,7 +301,7 @@ class RunDirectory:
         """
         path = self._named(name)
         if not path.is_file():
-            names = [found.stem for found in path.parent.glob("[!.]*.safetensors")]
+            names = [file.stem for file in path.parent.glob("[!.]*.safetensors")]
             hint = nearest(name, names) if names else "none was saved"
             raise RunError(f"there is no saved state {name!r}; {hint}", where=self.path)
         tensors, progress = _read_state(path)
@@ -310,9 +310,10 @@ class RunDirectory:
 
     def _named(self, name: str) -> Path:
         if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}", name):
-            what = f"{name!r} cannot name a state"
+            problem = f"{name!r} cannot name a state"
             raise RunError(
-                what, fix="use letters, digits, '_', '-' and dots, with no dot or '-' at the start"
+                problem,
+                fix="use letters, digits, '_', '-' and dots, with no dot or '-' at the start",
             )
         return self.path / "checkpoints" / f"{name}.safetensors"
 
@@ -352,9 +353,9 @@ def _write_state(
 
 
 def _read_state(path: Path) -> tuple[dict[str, torch.Tensor], RunState]:
-    what = "the saved state"
+    part = "the saved state"
     try:
-        tensors, metadata, checksum = read_tensors(path, what)
+        tensors, metadata, checksum = read_tensors(path, part)
         if checksum is None:
             raise ValueError("it has no checksum")
         version = metadata["version"]
@@ -362,9 +363,9 @@ def _read_state(path: Path) -> tuple[dict[str, torch.Tensor], RunState]:
         if version == str(STATE_VERSION):
             return tensors, from_mapping(RunState, parse_json_object(text))
     except (FileNotFoundError, KeyError, TypeError, ValueError, ConfigError) as error:
-        raise RunError(f"{what} cannot be read: {error}", where=path) from None
+        raise RunError(f"{part} cannot be read: {error}", where=path) from None
     raise RunError(
-        f"{what} cannot be read: its version is {version}, not {STATE_VERSION}", where=path
+        f"{part} cannot be read: its version is {version}, not {STATE_VERSION}", where=path
     )
 
 
@@ -374,19 +375,19 @@ def read_identity(run_dir: str | Path) -> dict[str, Any]:
     Nothing where the run has no state that says them.
     """
     folder = Path(run_dir)
-    found = _saved_identity(folder)
-    if not found and folder.parent.name == FOLDER:  # of a participant in a run of several
-        found = _saved_identity(folder.parents[1]).get("participants", {}).get(folder.name)
-    return found if isinstance(found, dict) else {}
+    identity = _saved_identity(folder)
+    if not identity and folder.parent.name == FOLDER:  # of a participant in a run of several
+        identity = _saved_identity(folder.parents[1]).get("participants", {}).get(folder.name)
+    return identity if isinstance(identity, dict) else {}
 
 
 def _saved_identity(run: Path) -> dict[str, Any]:
     text = read_metadata(RunDirectory(run).state).get("progress", "{}")
     try:
-        found = parse_json_object(text).get("data")
+        identity = parse_json_object(text).get("data")
     except ValueError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return identity if isinstance(identity, dict) else {}
 
 
 def culprits_file(run_dir: Path) -> Path:

@@ -67,8 +67,8 @@ def _copy(model: AcousticModel, source: AcousticModel, where: Path) -> None:
     reads_in = getattr(source.network, "read_in", None) is not None
     if reads_in and getattr(model.network, "read_in", None) is None:
         n_read = source.network.config.input_network.read_in
-        what = "the run to start from has a read-in layer, and the new model has none"
-        raise RunError(what, where=where, fix=f"set model.input_network.read_in={n_read}")
+        problem = "the run to start from has a read-in layer, and the new model has none"
+        raise RunError(problem, where=where, fix=f"set model.input_network.read_in={n_read}")
     body_alone = not known and reads_in
     if known and reads_in:
         say(f"{where}: its body, read-in and known day layers are taken over", True)
@@ -97,8 +97,8 @@ def _copy(model: AcousticModel, source: AcousticModel, where: Path) -> None:
         skip = 1 if name.startswith("day_") else 0  # the number of days may differ
         if old is None or old.shape[skip:] != tensor.shape[skip:]:
             found = "absent" if old is None else list(old.shape)
-            what = f"{name} is {found}; {list(tensor.shape)} is needed to start from it"
-            raise RunError(what, where=where, fix=fix)
+            problem = f"{name} is {found}; {list(tensor.shape)} is needed to start from it"
+            raise RunError(problem, where=where, fix=fix)
         if not skip:
             tensor.copy_(old)
             continue

@@ -95,12 +95,12 @@ def run_batches(
             if due.save or stop or state.step == end:
                 trainer.save()
             if stop:
-                what = (
+                problem = (
                     f"interrupted after {state.step} of {config.num_training_batches} batches;"
                     " everything is saved"
                 )
                 where = trainer.run_directory.path
-                raise Interrupted(what, where=where, fix="continue with --resume")
+                raise Interrupted(problem, where=where, fix="continue with --resume")
             if state.finished:
                 break
 

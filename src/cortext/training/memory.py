@@ -70,11 +70,11 @@ def resident_trials(split: PackedSplit, device: torch.device, wanted: str) -> Re
     if needed <= SHARE * free:
         return ResidentTrials(split, device)
     if wanted == "device":
-        found = (
+        problem = (
             f"the training trials take {needed / 1e9:.1f} GB and {device} has {free / 1e9:.1f} GB"
             " free"
         )
-        raise ConfigError(f"dataset.resident is 'device'; {found}", fix="use 'auto' or 'host'")
+        raise ConfigError(f"dataset.resident is 'device'; {problem}", fix="use 'auto' or 'host'")
     return None
 
 

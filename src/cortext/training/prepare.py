@@ -97,10 +97,10 @@ def prepare(
     """
     settings = config.dataset
     if n_processes > settings.batch_size:
-        what = (
+        problem = (
             f"{n_processes} processes share a batch of {settings.batch_size} trials; each needs one"
         )
-        raise ConfigError(what, fix="start fewer, or raise dataset.batch_size")
+        raise ConfigError(problem, fix="start fewer, or raise dataset.batch_size")
     sessions = training_sessions(settings, data) if model is None else model.sessions
     labelled = with_labels(data) if task.needs_labels else data
     train, val = training_splits(settings, labelled, sessions)
@@ -128,11 +128,11 @@ def _check_conventions(config: TrainConfig, data: PackedDataset, model: Acoustic
 
     The outputs of a task other than CTC need not be the tokens of the labels.
     """
-    found = model.conventions
+    conventions = model.conventions
     if config.task_name != CTC:
-        found = replace(found, inventory=data.conventions.inventory)
+        conventions = replace(conventions, inventory=data.conventions.inventory)
     data.conventions.require(
-        found,
+        conventions,
         mine="the data",
         theirs="the model",
         where=data.path,
@@ -165,11 +165,11 @@ def check_same_data(before: dict[str, Any], now: dict[str, Any], run: Path) -> N
             Conventions.from_json(each.get("conventions", {})) for each in (before, now)
         )
     except (AttributeError, TypeError, CortextError):
-        what = "the saved state does not say what data it was begun with"
-        raise RunError(what, where=run, fix="start another run") from None
+        problem = "the saved state does not say what data it was begun with"
+        raise RunError(problem, where=run, fix="start another run") from None
     begun.require(given, mine="the run", theirs="the data", where=run, error=RunError, fix=fix)
     same = {"conventions": None, "participants": None}  # compared above
     if changed := first_difference(before | same, now | same):
         key, old, new = changed
-        what = f"the run was begun with {key} = {old!r}, now it is {new!r}"
-        raise RunError(what, where=run, fix=fix)
+        problem = f"the run was begun with {key} = {old!r}, now it is {new!r}"
+        raise RunError(problem, where=run, fix=fix)

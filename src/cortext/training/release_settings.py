@@ -148,9 +148,9 @@ def translate(mapping: Any, where: str | Path) -> tuple[Any, list[str]]:
     if not isinstance(mapping, Mapping):
         return mapping, []
     mapping = _References(mapping, where).resolved(mapping)
-    found = {key: lookup(mapping, key, None) for key in ELSEWHERE if has(mapping, key)}
+    elsewhere = {key: lookup(mapping, key, None) for key in ELSEWHERE if has(mapping, key)}
     notes = []
-    for key, value in found.items():
+    for key, value in elsewhere.items():
         setting = ELSEWHERE[key]
         if value != setting.published and setting.other == "refused":
             raise ConfigError(
@@ -161,10 +161,10 @@ def translate(mapping: Any, where: str | Path) -> tuple[Any, list[str]]:
             notes.append(f"{key} is not followed: {setting.instead}")
         section, _, last = key.rpartition(".")
         del (lookup(mapping, section, None) if section else mapping)[last]
-    if ignored := [key for key in COMMAND_LINE if key in found]:
+    if ignored := [key for key in COMMAND_LINE if key in elsewhere]:
         notes.insert(0, f"{', '.join(ignored)} give way to the command line")
-    if "use_amp" in found:
-        _set_precision(mapping, found["use_amp"], where)
+    if "use_amp" in elsewhere:
+        _set_precision(mapping, elsewhere["use_amp"], where)
     return mapping, notes
 
 
@@ -212,8 +212,8 @@ def _set_precision(mapping: dict[str, Any], use_amp: Any, where: str | Path) -> 
         raise ConfigError(f"use_amp is {use_amp!r}; true or false is needed", where=where)
     precision = "bf16" if use_amp else "fp32"
     if mapping.setdefault("precision", precision) != precision:
-        what = f"use_amp is {use_amp} and precision {mapping['precision']!r}"
-        raise ConfigError(what, where=where, fix="give only one of the two")
+        problem = f"use_amp is {use_amp} and precision {mapping['precision']!r}"
+        raise ConfigError(problem, where=where, fix="give only one of the two")
 
 
 class _References:
@@ -269,5 +269,5 @@ class _References:
         if level > MOST_LEVELS:
             self._refuse(f"its references and sections have more than {MOST_LEVELS} levels")
 
-    def _refuse(self, what: str) -> NoReturn:
-        raise ConfigError(what, where=self.where, fix="write the value itself")
+    def _refuse(self, problem: str) -> NoReturn:
+        raise ConfigError(problem, where=self.where, fix="write the value itself")

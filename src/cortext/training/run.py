@@ -94,5 +94,5 @@ def _check_window(profile_steps: tuple[int, int], left: int) -> None:
     """Raise ConfigError if a profile would begin after the last batch."""
     check_type(profile_steps, tuple, "profile_steps", "a pair of batches such as (10, 15)")
     if profile_steps[0] >= left:
-        what = f"the profile begins at batch {profile_steps[0]}, and there are only {left}"
-        raise ConfigError(what, fix="give smaller --profile-steps")
+        problem = f"the profile begins at batch {profile_steps[0]}, and there are only {left}"
+        raise ConfigError(problem, fix="give smaller --profile-steps")

@@ -229,7 +229,7 @@ class TensorBoard:
 
 
 def check_finite(
-    found: Sequence[StepValues],
+    steps: Sequence[StepValues],
     run_dir: Path,
     split_of: Callable[[int], PackedSplit],
     processes: Processes,
@@ -240,14 +240,14 @@ def check_finite(
     finite; if all losses are finite, all trials of the batch.
 
     Args:
-        found: Results of this process's steps.
+        steps: Results of this process's steps.
         run_dir: Run directory, for `not_finite.json`.
         split_of: Function from the number of a batch to the split of its trials.
         processes: The processes that share the batches.
     """
-    if not found:
+    if not steps:
         return
-    own = next((culprit for culprit in map(_culprits, found) if culprit is not None), None)
+    own = next((culprit for culprit in map(_culprits, steps) if culprit is not None), None)
     culprits = [culprit for culprit in processes.gather(own) if culprit is not None]
     if not culprits:
         return
@@ -257,23 +257,23 @@ def check_finite(
         np.concatenate([c[2] for c in culprits if c[0] == step and c[1] == of_loss])
     )
     split = split_of(step)
-    what = f"the {'loss' if of_loss else 'gradient'} of batch {step} is not finite"
+    problem = f"the {'loss' if of_loss else 'gradient'} of batch {step} is not finite"
     if processes.first:
         trials = [
             (split.session(i), int(split.block_N[i]), int(split.trial_N[i]))
             for i in indices.tolist()
         ]
-        write_culprits(run_dir, step, trials, what)
+        write_culprits(run_dir, step, trials, problem)
     fix = (
         "see not_finite.json there; leave these trials out with dataset.bad_trials_dict, or lower"
         " lr_max"
     )
-    raise RunError(f"{what}, in trials {name_trials(split, indices)}", where=run_dir, fix=fix)
+    raise RunError(f"{problem}, in trials {name_trials(split, indices)}", where=run_dir, fix=fix)
 
 
-def _culprits(found: StepValues) -> tuple[int, bool, np.ndarray] | None:
+def _culprits(values: StepValues) -> tuple[int, bool, np.ndarray] | None:
     """Return the batch, whether its loss is at fault, and the trials; None if all is finite."""
-    finite_B = np.isfinite(found.losses["loss"])
+    finite_B = np.isfinite(values.losses["loss"])
     if not finite_B.all():
-        return found.step, True, found.indices[~finite_B]
-    return None if math.isfinite(found.norm) else (found.step, False, found.indices)
+        return values.step, True, values.indices[~finite_B]
+    return None if math.isfinite(values.norm) else (values.step, False, values.indices)

@@ -97,8 +97,8 @@ def with_labels(data: PackedDataset) -> PackedDataset:
     train = data.split("train")
     labelled = np.flatnonzero(train.n_labels_N)
     if not labelled.size:
-        what = "no training trial has a label"
-        raise DataError(what, where=data.path, fix="give trials with their sentences")
+        problem = "no training trial has a label"
+        raise DataError(problem, where=data.path, fix="give trials with their sentences")
     if labelled.size == len(train):
         return data
     splits = {name: data.split(name) for name in data.splits}
@@ -127,8 +127,8 @@ def fitting(
         name = trial_name(split, i)
         left_out.append(Problem(str(split.path), name, "n_time_steps", too_short(*frames)))
     if len(unfit) == len(split):
-        what = f"every trial of the {split.name} split is too short for its label"
-        raise DataError(what, where=split.path, fix="lower random_cut or the patches")
+        problem = f"every trial of the {split.name} split is too short for its label"
+        raise DataError(problem, where=split.path, fix="lower random_cut or the patches")
     return split.take(np.setdiff1d(np.arange(len(split)), list(unfit))) if unfit else split
 
 
@@ -206,11 +206,11 @@ def training_splits(
     validated = sessions
     if (chances := config.dataset_probability_val) is not None:
         if len(chances) != len(sessions) or not set(chances) <= {0, 1}:
-            what = (
+            problem = (
                 f"dataset.dataset_probability_val has {len(chances)} values for {len(sessions)}"
                 " sessions"
             )
-            raise ConfigError(f"{what}; one each is needed, 0 or 1")
+            raise ConfigError(f"{problem}; one each is needed, 0 or 1")
         validated = tuple(name for name, chance in zip(sessions, chances, strict=True) if chance)
     if "val" in data.splits:
         return _select(config, data, sessions, "train"), _select(config, data, validated, "val")
@@ -218,10 +218,12 @@ def training_splits(
     held_out = _held_out(whole, config.test_percentage, config.seed)
     validates = held_out & np.isin(whole.day_N, [data.sessions.index(name) for name in validated])
     if not validates.any() or held_out.all():
-        what = (
+        problem = (
             f"there is no validation split, and dataset.test_percentage is {config.test_percentage}"
         )
-        raise DataError(what, where=data.path, fix="give more trials, or a share between 0 and 1")
+        raise DataError(
+            problem, where=data.path, fix="give more trials, or a share between 0 and 1"
+        )
     return whole.take(np.flatnonzero(~held_out)), whole.take(np.flatnonzero(validates))
 
 
@@ -272,8 +274,8 @@ def _select(
         sessions=known, bad_trials=settings.bad_trials_dict, feature_subset=settings.feature_subset
     )
     if not len(split):
-        what = f"the {name} split has no trials after dataset.sessions and bad_trials_dict"
-        raise DataError(what, where=data.path, fix="name fewer bad trials or more sessions")
+        problem = f"the {name} split has no trials after dataset.sessions and bad_trials_dict"
+        raise DataError(problem, where=data.path, fix="name fewer bad trials or more sessions")
     return split
 
 
@@ -305,8 +307,8 @@ def new_model(
     wanted = config.model.n_input_features
     n_features = len(subset) if subset is not None else data.n_features
     if wanted not in (None, n_features):
-        what = f"model.n_input_features is {wanted}; the data have {n_features} features"
-        raise ConfigError(what, fix="leave it out, or use the matching data")
+        problem = f"model.n_input_features is {wanted}; the data have {n_features} features"
+        raise ConfigError(problem, fix="leave it out, or use the matching data")
     conventions = data.conventions
     if inventory is not None:
         conventions = replace(conventions, inventory=inventory)
@@ -353,7 +355,7 @@ def freeze(network: nn.Module, trainable: list[str] | None) -> None:
         kept = trainable is None or name.startswith(tuple(trainable))
         parameter.requires_grad_(parameter.requires_grad and kept)
     if not any(parameter.requires_grad for parameter in network.parameters()):
-        what = "no parameter is left that learns"
+        problem = "no parameter is left that learns"
         raise ConfigError(
-            what, fix="name more in trainable, or unfreeze the input layers or the GRU"
+            problem, fix="name more in trainable, or unfreeze the input layers or the GRU"
         )

@@ -68,8 +68,8 @@ class Task(ABC):
         if self.config.loss is not None:
             raise ConfigError(f"task {name!r} has a loss of its own", fix="leave out loss")
         if self.config.save_val_logits:
-            what = f"task {name!r} keeps no logits of validations"
-            raise ConfigError(what, fix="leave out save_val_logits")
+            problem = f"task {name!r} keeps no logits of validations"
+            raise ConfigError(problem, fix="leave out save_val_logits")
 
     @abstractmethod
     def new_model(
@@ -153,8 +153,8 @@ class CTCTask(Task):
     def check(self) -> None:
         """See `Task`."""
         if self.lm is None and self.config.best_metric == "val_wer":
-            what = "best_metric is 'val_wer', which needs a language model"
-            raise ConfigError(what, fix="give --lm or another metric")
+            problem = "best_metric is 'val_wer', which needs a language model"
+            raise ConfigError(problem, fix="give --lm or another metric")
         if isinstance(self.config.loss, CTCConfig):
             self.config.loss.check_model(self.config.model)
 

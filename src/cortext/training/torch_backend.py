@@ -21,7 +21,7 @@ from cortext.errors import RunError
 from cortext.features import build_augmentations
 from cortext.models import Output, read_output
 from cortext.models.precision import autocast, full_float32, uses_bf16
-from cortext.models.transformer import Block
+from cortext.models.transformer import TransformerBlock
 from cortext.plugins import blaming
 from cortext.training.backend import DeviceSpec, Job, StepResult, StepValues
 from cortext.training.batches import DROPOUT, Batches, TrainBatch, derived_seed
@@ -33,8 +33,8 @@ from cortext.training.progress import say
 
 
 @dataclass
-class Rates:
-    """Rates of a step, which change from step to step: floats, or tensors on the device.
+class StepRates:
+    """StepRates of a step, which change from step to step: floats, or tensors on the device.
 
     Attributes:
         lr: Learning rate of all parameters but the day layers.
@@ -111,7 +111,7 @@ class TorchBackend:
         # The process with the most trials takes so many pieces; others may take fewer.
         most_pieces = config.gradient_accumulation_steps
         seed = derived_seed(config.seed, DROPOUT, step) + self.job.processes.rank * most_pieces
-        rates = Rates(
+        rates = StepRates(
             learning_rate(config, step),
             day_learning_rate(config, step),
             step / config.num_training_batches,
@@ -131,7 +131,9 @@ class TorchBackend:
         losses = {name: torch.cat([part[name] for part in finished]) for name in finished[0]}
         return StepResult(step, np.concatenate(indices), losses, norm)
 
-    def add_gradients(self, part: TrainBatch, rates: Rates, last: bool) -> dict[str, torch.Tensor]:
+    def add_gradients(
+        self, part: TrainBatch, rates: StepRates, last: bool
+    ) -> dict[str, torch.Tensor]:
         """Add the gradients of a piece of a batch; return its losses by name.
 
         Args:
@@ -256,7 +258,7 @@ def flops_of_attention(network: nn.Module, n_patches: int) -> int:
     Each of its two products, with keys and with values, takes 6 for each unit of each pair of
     frames, also of pairs that a causal model then hides.
     """
-    attentions = (module for module in network.modules() if isinstance(module, Block))
+    attentions = (module for module in network.modules() if isinstance(module, TransformerBlock))
     return sum(12 * n_patches**2 * block.attended.in_features for block in attentions)
 
 

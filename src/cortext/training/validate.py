@@ -47,10 +47,10 @@ class ValidatedTrial:
 
 def wer_trials(config: TrainConfig, n_trials: int) -> list[int]:
     """Return the numbers of the `val_wer_trials` trials, evenly spread, whose words are decoded."""
-    found: list[int] = (
+    trials: list[int] = (
         np.linspace(0, n_trials - 1, min(config.val_wer_trials, n_trials)).astype(int).tolist()
     )
-    return found
+    return trials
 
 
 class Validates(Protocol):
@@ -96,12 +96,12 @@ class LossValidator:
             losses = self.losses(forward, self.batches.batch(indices))
             for row, i in enumerate(indices.tolist()):
                 own[i] = {name: float(loss_B[row]) for name, loss_B in losses.items()}
-        found = {i: values for part in processes.gather(own) for i, values in part.items()}
-        names = next(iter(found.values()))
+        by_trial = {i: values for part in processes.gather(own) for i, values in part.items()}
+        names = next(iter(by_trial.values()))
         # In the order of the trials, so that the sum is the same with any number of processes.
-        trials = [found[i] for i in sorted(found)]
+        trials = [by_trial[i] for i in sorted(by_trial)]
         means = {f"val_{name}": float(np.mean([one[name] for one in trials])) for name in names}
-        return means, found
+        return means, by_trial
 
     def losses(self, forward: Forward, batch: TrainBatch) -> dict[str, torch.Tensor]:
         """Return the losses of a batch by name, float32 [B]."""
@@ -169,10 +169,10 @@ class Validator:
         own: dict[int, ValidatedTrial] = {}
         for indices in self.chunks[processes.rank :: processes.world]:
             own |= self._chunk(forward, indices)
-        found: dict[int, ValidatedTrial] = {}
+        by_trial: dict[int, ValidatedTrial] = {}
         for part in processes.gather(own):
-            found |= part
-        results = [found[i] for i in range(len(self.batches.split))]
+            by_trial |= part
+        results = [by_trial[i] for i in range(len(self.batches.split))]
         return self._metrics(results), results
 
     def write(self, results: list[ValidatedTrial], folder: Path) -> None:
@@ -193,9 +193,9 @@ class Validator:
             log_probs_PV = log_probs_BPV[row, :n_patches]
             if not np.isfinite(log_probs_PV).all():
                 trial = name_trials(split, np.array([i]))
-                what = f"the model {NOT_FINITE} in the validation, in trial {trial}"
+                problem = f"the model {NOT_FINITE} in the validation, in trial {trial}"
                 raise RunError(
-                    what, fix="leave the trial out with dataset.bad_trials_dict, or lower lr_max"
+                    problem, fix="leave the trial out with dataset.bad_trials_dict, or lower lr_max"
                 )
             labels_U = split.labels(i)
             assert labels_U is not None  # check_labels_fit has checked it

@@ -18,7 +18,7 @@ from cortext_bench.decoder.searcher import INVENTORY, Paths, Settings, distinct,
 from cortext_bench.workers import Missing
 
 
-class _Spelt:
+class _SpeltModel:
     """A KenLM model whose words are spelt in phonemes."""
 
     def __init__(self, model: Any, word_of: dict[str, str]) -> None:
@@ -85,7 +85,7 @@ class PyCtc:
                 self._word_of.setdefault(code, word)
         letters = {BLANK: "", SIL: " "} | CODE_OF
         alphabet = Alphabet([letters[symbol] for symbol in INVENTORY.symbols], False)
-        language_model = LanguageModel(_Spelt(model, self._word_of), list(self._word_of))
+        language_model = LanguageModel(_SpeltModel(model, self._word_of), list(self._word_of))
         self._decoder = BeamSearchDecoderCTC(alphabet, language_model)
         self.configure(self.start)
 

@@ -24,9 +24,9 @@ from cortext_bench.posteriors import INVENTORY
 from cortext_bench.workers import Missing, own_stdout, serve
 from cortext_lm.llm.fusion import FusionStats
 from cortext_lm.llm.large_model import LLM, ranked
-from cortext_lm.llm.scoring import TextScore
+from cortext_lm.llm.scoring import TokenScore
 
-Read = list[list[tuple[Hypothesis, TextScore]]]
+Read = list[list[tuple[Hypothesis, TokenScore]]]
 """The hypotheses of each utterance with what the large model says of them."""
 
 

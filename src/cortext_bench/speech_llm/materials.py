@@ -13,7 +13,7 @@ from cortext.data.packed import open_data
 from cortext.extras import need
 from cortext.text.lexicon import Lexicon
 from cortext_bench.harness import Stage
-from cortext_bench.training.data import Recording
+from cortext_bench.training.data import SimulatedRecordings
 from cortext_bench.workers import WorkerProcess
 from cortext_live.voices import open_voice
 from cortext_lm.llm.loading import save_model
@@ -24,7 +24,9 @@ from cortext_speechllm.audio_llm.loading import revision_there
 from cortext_speechllm.audio_llm.model import AudioLLM
 from cortext_speechllm.targets.cache import TargetCache
 
-RECORDING = Recording(n_sessions=2, trials_per_session=16, n_features=128, bins=0, preset="demo")
+RECORDING = SimulatedRecordings(
+    n_sessions=2, trials_per_session=16, n_features=128, bins=0, preset="demo"
+)
 TOWER = TowerSettings(width=384, layers=6, heads=6)
 """Audio tower of 12 million parameters.
 

@@ -35,7 +35,7 @@ from cortext.text.inventory import RELEASE
 from cortext.training import read_train_config
 from cortext.training.setup import batch_sampler
 from cortext_bench.harness import Sides, Stage, machine, median_and_spread
-from cortext_bench.training.data import Recording
+from cortext_bench.training.data import SimulatedRecordings
 from cortext_bench.training.sides import PARTS, YARDSTICK, SideSettings
 from cortext_bench.workers import WorkerProcess
 
@@ -69,14 +69,16 @@ class TrainingShape:
     """A model to train, and its recordings."""
 
     recipe: str
-    recording: Recording
+    recording: SimulatedRecordings
     overrides: tuple[str, ...] = ()
 
 
 def shapes(model: str, batch_size: int) -> dict[str, TrainingShape]:
     """Return a model's shapes by name; `batch_size` belongs to the published shape."""
-    published = Recording(n_sessions=45, trials_per_session=4, n_features=512, bins=900)
-    demo = Recording(n_sessions=6, trials_per_session=40, n_features=128, bins=0, preset="demo")
+    published = SimulatedRecordings(n_sessions=45, trials_per_session=4, n_features=512, bins=900)
+    demo = SimulatedRecordings(
+        n_sessions=6, trials_per_session=40, n_features=128, bins=0, preset="demo"
+    )
     batch = f"dataset.batch_size={batch_size}"
     if model == "gru":
         return {

@@ -20,7 +20,7 @@ from cortext.files import disk_errors
 from cortext.provenance import provenance
 from cortext_bench.harness import Stage
 from cortext_bench.training.compare import TrainingBenchSettings, TrainingShape, start
-from cortext_bench.training.data import Recording
+from cortext_bench.training.data import SimulatedRecordings
 
 VALIDATIONS = 8
 NAMES = {"release": "published", "ours": "cortext"}
@@ -30,7 +30,7 @@ def training_curves(
     steps: int,
     plan: TrainingBenchSettings,
     picture: Path | None = None,
-    recording: Recording | None = None,
+    recording: SimulatedRecordings | None = None,
     overrides: Sequence[str] = (),
     stage: Stage = lambda name: None,
 ) -> dict[str, Any]:
@@ -47,7 +47,7 @@ def training_curves(
         overrides: `key=value` changes of the configuration.
         stage: Called with the name of each stage.
     """
-    recording = recording or Recording(6, 110, 128, 0, preset="demo")
+    recording = recording or SimulatedRecordings(6, 110, 128, 0, preset="demo")
     schedule = [f"{name}={steps}" for name in ("lr_decay_steps", "lr_decay_steps_day")]
     schedule += [f"{name}={steps // 10}" for name in ("lr_warmup_steps", "lr_warmup_steps_day")]
     shape = TrainingShape("demo", recording, (*schedule, *overrides, "batches_per_train_log=1"))

@@ -24,7 +24,7 @@ LABEL_BINS = 15
 
 
 @dataclass(frozen=True)
-class Recording:
+class SimulatedRecordings:
     """Simulated recordings for a comparison.
 
     Attributes:
@@ -57,7 +57,7 @@ class Recording:
         pack(folder / "data", folder / "packed")
 
 
-def write_noise(root: Path, recording: Recording) -> None:
+def write_noise(root: Path, recording: SimulatedRecordings) -> None:
     """Write session files of noise with labels drawn at random.
 
     Every trial is another stretch of the same noise.

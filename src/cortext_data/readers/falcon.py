@@ -30,7 +30,7 @@ from cortext.settings import Setting
 from cortext.text.inventory import HANDWRITING
 from cortext.text.pronunciation import to_tokens
 from cortext_data.readers.files.nwb_file import TRIALS, NwbFile, open_nwb
-from cortext_data.readers.files.nwb_series import Series
+from cortext_data.readers.files.nwb_series import NwbSeries
 from cortext_data.readers.recording import (
     Block,
     Contents,
@@ -205,7 +205,7 @@ class _Trial:
     cue: str
     block: int
     first: int
-    spikes: Series
+    spikes: NwbSeries
     mask_T: np.ndarray
 
     @property

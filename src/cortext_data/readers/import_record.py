@@ -59,16 +59,16 @@ class ImportRecord:
     def _read(self) -> None:
         fix = "choose another directory, or remove this one"
         try:
-            found = read_json(self.path)
-            if {key: found.get(key) for key in _FORMAT} != _FORMAT:
+            values = read_json(self.path)
+            if {key: values.get(key) for key in _FORMAT} != _FORMAT:
                 raise ValueError(f"it is no {_FORMAT['format']} of version 1")
-            self.written = dict(found["recordings"])
-            if found["bin_ms"] is not None:
-                self.bin_ms = checked_bin_ms(found["bin_ms"])
-                self.n_features = int(found["n_features"])
+            self.written = dict(values["recordings"])
+            if values["bin_ms"] is not None:
+                self.bin_ms = checked_bin_ms(values["bin_ms"])
+                self.n_features = int(values["n_features"])
         except (DataError, OSError, ValueError, KeyError, TypeError) as error:
             raise DataError(f"cannot be read: {error}", where=self.path, fix=fix) from None
-        other = found.get("settings")
+        other = values.get("settings")
         other = other if isinstance(other, dict) else {}
         keys = sorted({*self.settings, *other})
         if changed := [key for key in keys if other.get(key) != self.settings.get(key)]:
@@ -146,17 +146,19 @@ class ImportRecord:
 
     def notes(self, recording: Recording) -> list[str]:
         """Return the notes on a recording that has been written."""
-        found = self.written.get(self._key(recording), {}).get("notes")
-        return [note for note in found if isinstance(note, str)] if isinstance(found, list) else []
+        known = self.written.get(self._key(recording), {}).get("notes")
+        return [note for note in known if isinstance(note, str)] if isinstance(known, list) else []
 
     def ranges(self) -> dict[str, dict[str, list[float]]]:
         """Return the ranges of the values of all recordings that have been written, by session."""
-        found: dict[str, dict[str, list[float]]] = {}
+        by_session: dict[str, dict[str, list[float]]] = {}
         for key, entry in self.written.items():
             ranges = entry.get("ranges") if isinstance(entry, dict) else None
             if isinstance(ranges, dict):
-                found[key.partition(":")[0]] = {k: v for k, v in ranges.items() if _is_range(v)}
-        return found
+                by_session[key.partition(":")[0]] = {
+                    k: v for k, v in ranges.items() if _is_range(v)
+                }
+        return by_session
 
     def _save(self) -> None:
         content = _FORMAT | {

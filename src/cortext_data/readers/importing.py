@@ -210,8 +210,8 @@ class _Import:
                 ready = []
                 problems.append(_problem(error, recording))
             if is_dead := bool(ready) and survey.is_dead():
-                found = "no feature is left that says anything; name other features"
-                problems.append(Problem(str(recording.paths[0]), None, None, found))
+                problem = "no feature is left that says anything; name other features"
+                problems.append(Problem(str(recording.paths[0]), None, None, problem))
             self.result.problems += problems
             if ready or not problems:
                 notes = self._notes(recording, contents, survey)
@@ -226,8 +226,8 @@ class _Import:
         if self.record.state(recording) != before:  # which trials are new is unknown
             for file in files:
                 file.unlink(missing_ok=True)
-            found = "changed while it was read; import it again"
-            self.result.problems.append(Problem(str(recording.paths[0]), None, None, found))
+            problem = "changed while it was read; import it again"
+            self.result.problems.append(Problem(str(recording.paths[0]), None, None, problem))
             self.result.n_refused += 1
             return
         ranges = survey.ranges()
@@ -266,8 +266,8 @@ class _Import:
             try:
                 if absent_C is None:
                     if (block.number, trial.number) in seen:
-                        found = "the block has two trials of this number"
-                        raise FaultError("trial_num", found, "number them differently")
+                        finding = "the block has two trials of this number"
+                        raise FaultError("trial_num", finding, "number them differently")
                     seen.add((block.number, trial.number))
                 x_TC = self._features(contents, trial, absent_C)
                 if absent_C is None and x_TC.ndim == 2 and survey.add(block.number, x_TC):
@@ -316,8 +316,8 @@ class _Import:
     ) -> _Ready:
         """Return a checked trial; raise FaultError or TextError for one that cannot be used."""
         if source.sentence is None and block.split != "test":
-            found = f"no sentence found, which trials of {block.split} need"
-            raise FaultError("sentence_label", found, "give one, or make it a trial of test")
+            finding = f"no sentence found, which trials of {block.split} need"
+            raise FaultError("sentence_label", finding, "give one, or make it a trial of test")
         trial = make_trial(
             x_TC,
             recording.session,
@@ -413,8 +413,8 @@ class _Import:
         by_block: dict[int, list[Moments]] = {}
         for one in ready:
             by_block.setdefault(one.trial.block, []).append(one.moments)
-        found = {number: Moments.total(parts).scale() for number, parts in by_block.items()}
-        return [found[one.trial.block] for one in ready]
+        scales = {number: Moments.total(parts).scale() for number, parts in by_block.items()}
+        return [scales[one.trial.block] for one in ready]
 
 
 def _given(scale: Callable[[np.ndarray], np.ndarray] | None) -> Callable[[np.ndarray], np.ndarray]:

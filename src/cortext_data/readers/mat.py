@@ -18,7 +18,7 @@ from cortext_data.readers.mapped.mapping import (
     load_mapping,
     session_name,
 )
-from cortext_data.readers.mapped.parts import EDIT, Part, check_bytes, check_columns
+from cortext_data.readers.mapped.parts import EDIT, FeaturePart, check_bytes, check_columns
 from cortext_data.readers.mapped.strays import refused, without_strays
 from cortext_data.readers.mapped.trials import ColumnValues, count_overlaps, mapped_source
 from cortext_data.readers.recording import Source
@@ -96,17 +96,17 @@ class _MatTrials:
         self.n_overlaps = first.n_overlaps if isinstance(first, _Epochs) else 0
 
     def absent(self, trial: int) -> str | None:
-        found = (feature.absent(trial) for feature in self._features)
-        return next((why for why in found if why), None)
+        reasons = (feature.absent(trial) for feature in self._features)
+        return next((why for why in reasons if why), None)
 
     def notes(self) -> Sequence[str]:
         return [note for feature in self._features for note in feature.notes()]
 
-    def _check_number(self, name: str, found: int) -> None:
-        if found != self.n_trials:
+    def _check_number(self, name: str, n_values: int) -> None:
+        if n_values != self.n_trials:
             raise FaultError(
                 name,
-                f"{found} values found, one for each of {self.n_trials} trials expected",
+                f"{n_values} values found, one for each of {self.n_trials} trials expected",
                 "name a variable with a value for each trial",
             )
 
@@ -127,8 +127,8 @@ class _MatTrials:
         assert isinstance(epochs, _Epochs)
         values_T = self._file.vector(name)
         if len(values_T) != epochs.n_bins:
-            found = f"{len(values_T)} values found, one for each of {epochs.n_bins} bins expected"
-            raise FaultError(name, found, "name a variable with a value for each bin")
+            finding = f"{len(values_T)} values found, one for each of {epochs.n_bins} bins expected"
+            raise FaultError(name, finding, "name a variable with a value for each bin")
         blocks: list[Any] = []
         for trial in range(self.n_trials):
             try:
@@ -137,7 +137,7 @@ class _MatTrials:
                 blocks.append(fault)
         return blocks
 
-    def parts(self, trial: int) -> list[Part]:
+    def parts(self, trial: int) -> list[FeaturePart]:
         return [feature.part(trial) for feature in self._features]
 
 
@@ -192,11 +192,11 @@ class _Cells:
     def _n_columns(self, trial: int) -> int:
         shape = self._cells[trial].shape
         if len(shape) != 2:
-            found = f"cell {trial + 1} has shape {list(shape)}, [bins, columns] expected"
-            raise FaultError(self.name, found, EDIT)
+            finding = f"cell {trial + 1} has shape {list(shape)}, [bins, columns] expected"
+            raise FaultError(self.name, finding, EDIT)
         return shape[1]
 
-    def part(self, trial: int) -> Part:
+    def part(self, trial: int) -> FeaturePart:
         cell = self._cells[trial]
         cell.check()
         if self._n_columns(trial) != self._n_columns(self._first):
@@ -210,7 +210,7 @@ class _Cells:
         n_bins = cell.shape[0]
         check_bytes(self.name, n_bins, self.width, max(4, cell.dtype.itemsize))
         read = partial(cell.read, columns=self._columns)
-        return Part(self.name, n_bins, self._bin_ms, self._is_counts, read)
+        return FeaturePart(self.name, n_bins, self._bin_ms, self._is_counts, read)
 
 
 class _Cube:
@@ -244,7 +244,7 @@ class _Cube:
         """Return nothing: a length for each trial leaves no doubt about the axes."""
         return ()
 
-    def part(self, trial: int) -> Part:
+    def part(self, trial: int) -> FeaturePart:
         # Lengths count bins of the first feature.
         length = float(self._lengths_N[trial]) * self._own_ms / self._bin_ms
         if not 0 < length <= self._most_bins or float(self._lengths_N[trial]) % 1:
@@ -261,7 +261,7 @@ class _Cube:
             x_1TC = self._cube.read(trial, trial + 1, self._columns)
             return x_1TC[0, :n_bins]
 
-        return Part(self.name, n_bins, self._bin_ms, self._is_counts, read)
+        return FeaturePart(self.name, n_bins, self._bin_ms, self._is_counts, read)
 
 
 class _Epochs:
@@ -274,9 +274,9 @@ class _Epochs:
         self._epochs_name = mapping.trials.epochs
         epochs = _with_dims(file.numbers(self._epochs_name, 2), self._epochs_name, 2)
         if epochs.shape[1] != 2:
-            found = f"shape {list(epochs.shape)} found, [trials, 2] expected"
+            finding = f"shape {list(epochs.shape)} found, [trials, 2] expected"
             fix = "transpose it" if epochs.shape[0] == 2 else EDIT
-            raise FaultError(self._epochs_name, found, fix)
+            raise FaultError(self._epochs_name, finding, fix)
         _check_trials(self._epochs_name, epochs.shape[0])
         self._epochs_N2 = epochs.read().astype(np.float64)
         self._last_bin = mapping.trials.stop_bin
@@ -294,12 +294,12 @@ class _Epochs:
 
         starts_N = self._epochs_N2[self._epochs_N2[:, 1] > 0, 0]
         if (starts_N[:1] == 0).any():
-            found = "the first epoch is from bin 0, and bins are counted from 1"
-            raise FaultError(self._epochs_name, found, "add 1 to all epochs")
+            finding = "the first epoch is from bin 0, and bins are counted from 1"
+            raise FaultError(self._epochs_name, finding, "add 1 to all epochs")
         last = np.nanmax(self._epochs_N2, initial=0)
         if self.n_bins < min(last, n_columns) and last <= n_columns:
-            found = f"shape [{self.n_bins}, {n_columns}] found, and epochs up to bin {last:g}"
-            raise FaultError(self.name, f"{found}; [bins, columns] expected", "transpose it")
+            finding = f"shape [{self.n_bins}, {n_columns}] found, and epochs up to bin {last:g}"
+            raise FaultError(self.name, f"{finding}; [bins, columns] expected", "transpose it")
 
     def absent(self, trial: int) -> str | None:
         """Return why a trial was never recorded."""
@@ -329,17 +329,17 @@ class _Epochs:
         if len(inside) == 1:
             return float(inside[0])
         listed = ", ".join(f"{value:g}" for value in inside[:5])
-        found = f"trial {trial + 1} has bins of blocks {listed}; one expected"
-        raise FaultError(name, found, "correct its epoch")
+        finding = f"trial {trial + 1} has bins of blocks {listed}; one expected"
+        raise FaultError(name, finding, "correct its epoch")
 
-    def part(self, trial: int) -> Part:
+    def part(self, trial: int) -> FeaturePart:
         first, stop = self.bounds(trial)
         if (other := self._first_trial[tuple(self._epochs_N2[trial].tolist())]) != trial:
-            found = f"trial {trial + 1} has the epoch of trial {other + 1}"
-            raise FaultError(self._epochs_name, found, "remove one of them")
+            finding = f"trial {trial + 1} has the epoch of trial {other + 1}"
+            raise FaultError(self._epochs_name, finding, "remove one of them")
         check_bytes(self.name, stop - first, self.width, max(4, self._bins.dtype.itemsize))
         read = partial(self._bins.read, first, stop, self._columns)
-        return Part(self.name, stop - first, self._bin_ms, self._is_counts, read)
+        return FeaturePart(self.name, stop - first, self._bin_ms, self._is_counts, read)
 
 
 def _check_trials(name: str, n: int) -> None:

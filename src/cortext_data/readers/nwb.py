@@ -19,7 +19,7 @@ from cortext_data.readers.mapped.mapping import (
     load_mapping,
     session_name,
 )
-from cortext_data.readers.mapped.parts import EDIT, Part, check_bytes, check_columns
+from cortext_data.readers.mapped.parts import EDIT, FeaturePart, check_bytes, check_columns
 from cortext_data.readers.mapped.strays import refused, without_strays
 from cortext_data.readers.mapped.trials import ColumnValues, count_overlaps, mapped_source
 from cortext_data.readers.recording import Source
@@ -138,8 +138,8 @@ class _NwbTrials:
     def absent(self, trial: int) -> str | None:
         if np.isnan([self._start_N[trial], self._stop_N[trial]]).all():
             return "whose start and stop are NaN"
-        found = (each.absent(trial) for each in self._features if isinstance(each, _Spikes))
-        return next((why for why in found if why), None)
+        reasons = (each.absent(trial) for each in self._features if isinstance(each, _Spikes))
+        return next((why for why in reasons if why), None)
 
     def notes(self) -> Sequence[str]:
         notes = [note for each in self._features for note in each.notes()]
@@ -154,7 +154,7 @@ class _NwbTrials:
             )
         return notes
 
-    def parts(self, trial: int) -> list[Part]:
+    def parts(self, trial: int) -> list[FeaturePart]:
         start, stop = float(self._start_N[trial]), float(self._stop_N[trial])
         if not (np.isfinite([start, stop, stop - start]).all() and start < stop):
             raise FaultError(
@@ -163,8 +163,8 @@ class _NwbTrials:
                 "correct the row",
             )
         if (first := self._first_row[self._bounds[trial]]) != trial:
-            found = f"row {trial} has the times of row {first}"
-            raise FaultError(self._mapping.trials.table, found, "remove one of them")
+            finding = f"row {trial} has the times of row {first}"
+            raise FaultError(self._mapping.trials.table, finding, "remove one of them")
         return [feature.part(start, stop) for feature in self._features]
 
 
@@ -228,7 +228,7 @@ class _Series:
         # A mapping writes the bins of 30 Hz as 33.333 ms.
         return target if abs(target / known - 1) < _SAME_LENGTH else known
 
-    def part(self, start: float, stop: float) -> Part:
+    def part(self, start: float, stop: float) -> FeaturePart:
         bin_s = self._bin_ms / 1000
         slack = _SLACK * bin_s
         end = stop + slack if self._last_bin == "included" else stop - slack
@@ -250,7 +250,7 @@ class _Series:
                     return self._series.read(first, last)[:, None]
                 return self._series.read(first, last, self._columns)
 
-        return Part(name, last - first, self._bin_ms, self._feature.is_counts, read)
+        return FeaturePart(name, last - first, self._bin_ms, self._feature.is_counts, read)
 
     def _check_gaps(self, start: float, stop: float, first: int, last: int, bin_s: float) -> None:
         """Raise FaultError for samples that are missing in a trial, or at one of its ends."""
@@ -296,14 +296,14 @@ def _columns_of(file: NwbFile, feature: Feature, n_columns: int) -> list[int]:
     rows_C = file.electrodes(feature.name)
     names = file.table(ELECTRODES).column("group_name")
     if len(rows_C) != n_columns or not (rows_C >= 0).all() or not (rows_C < len(names)).all():
-        found = f"{len(rows_C)} of {len(names)} electrodes named for {n_columns} columns"
-        raise FaultError(feature.name, found, "give columns instead of arrays")
+        finding = f"{len(rows_C)} of {len(names)} electrodes named for {n_columns} columns"
+        raise FaultError(feature.name, finding, "give columns instead of arrays")
     array_C = [str(names[row]) for row in rows_C]
     for array in feature.arrays:
         if array not in array_C:
             known = ", ".join(dict.fromkeys(array_C))
-            found = f"no electrodes of array {array!r:.60}, but of {known}"
-            raise FaultError(feature.name, found, EDIT)
+            finding = f"no electrodes of array {array!r:.60}, but of {known}"
+            raise FaultError(feature.name, finding, EDIT)
     return [column for column, array in enumerate(array_C) if array in feature.arrays]
 
 
@@ -368,7 +368,7 @@ class _Spikes:
         length = last / max(bounds_N2[:, 1].max(), 1e-9)
         if not without.any() and length < _MUCH_LONGER:
             return notes
-        found = f"trials without a spike: {int(without.sum())} of {len(bounds_N2)}"
+        without_spikes = f"trials without a spike: {int(without.sum())} of {len(bounds_N2)}"
         fix = "check that both are in seconds, by the same clock"
         if 1 / _MS_PER_S[1] < length < 1 / _MS_PER_S[0] or _MS_PER_S[0] < length < _MS_PER_S[1]:
             fix = f"{'spike' if length > 1 else 'trial'} times may be in ms; NWB has seconds"
@@ -376,9 +376,9 @@ class _Spikes:
             f"{UNITS}: spikes are from {first:.6g} s to {last:.6g} s, trials from"
             f" {bounds_N2[:, 0].min():.6g} s to {bounds_N2[:, 1].max():.6g} s"
         )
-        return [*notes, f"{ranges}; {found}; {fix}"]
+        return [*notes, f"{ranges}; {without_spikes}; {fix}"]
 
-    def part(self, start: float, stop: float) -> Part:
+    def part(self, start: float, stop: float) -> FeaturePart:
         bin_s = self._bin_ms / 1000
         n_bins = int((stop - start) / bin_s + _SLACK)
         n_bins += self._last_bin == "included"
@@ -396,7 +396,7 @@ class _Spikes:
             counts = [binned(self._units.between(u, *within), edges) for u in self._columns]
             return np.stack(counts, axis=1)
 
-        return Part(UNITS, n_bins, self._bin_ms, self._feature.is_counts, read)
+        return FeaturePart(UNITS, n_bins, self._bin_ms, self._feature.is_counts, read)
 
 
 def binned(times: np.ndarray, edges: np.ndarray) -> np.ndarray:

@@ -27,12 +27,12 @@ def files_in(folder: Path, suffix: str, *, deep: bool = True) -> list[Path]:
         suffix: Suffix in lower case, such as `.mat`; files may have it in upper case.
         deep: Search the folders in it, too.
     """
-    found = []
+    paths = []
     for path in _below(folder, deep, set()):
         is_lost = deep and is_lost_folder(path)
         if path.suffix.lower() == suffix or is_lost or (suffix == ".nwb" and _is_zarr_nwb(path)):
-            found.append(path)
-    return sorted(found)
+            paths.append(path)
+    return sorted(paths)
 
 
 def _below(folder: Path, deep: bool, seen: set[tuple[int, int]]) -> Iterator[Path]:
@@ -84,13 +84,13 @@ def files_of(source: Path, suffix: str) -> list[Path]:
         return [source]
     if is_zarr(source):
         raise DataError(ZARR, where=source, fix=EXPORT_ZARR)
-    found = files_in(source, suffix)
-    if not found:
+    paths = files_in(source, suffix)
+    if not paths:
         others = [other for other in _COMMANDS if files_in(source, other)]
         fix = f"use {_COMMANDS[others[0]]}" if others else "check the folder"
         raise DataError(f"no {suffix} files there", where=source, fix=fix)
-    _check_once(found)
-    return found
+    _check_once(paths)
+    return paths
 
 
 def _check_once(paths: Sequence[Path]) -> None:

@@ -115,8 +115,8 @@ class Survey:
                 absent_C[part] &= not absent_C[part].all()
         self._n_trials[block] += 1
         self._absent[block] = self._absent.get(block, 0) + absent_C.astype(np.int64)
-        found = _Values.of(x_TC)
-        self._values = found if self._values is None else self._values + found
+        values = _Values.of(x_TC)
+        self._values = values if self._values is None else self._values + values
         return not is_whole
 
     def absent(self) -> np.ndarray:
@@ -149,15 +149,15 @@ class Survey:
         if (all_ := self._values) is None:
             return {}
         alive_C = ~np.any(list(self.dead().values()), axis=0) & ~np.isnan(all_.low_C)
-        found = {}
+        by_group = {}
         for group, part in self._parts(len(alive_C)):
             inner_C = alive_C[part]
             if inner_C.any():
                 low = float(all_.low_C[part][inner_C].min())
                 high = float(all_.high_C[part][inner_C].max())
                 mean = float(all_.sum_C[part][inner_C].mean() / all_.n_bins)
-                found[group.name] = [low, high, mean]
-        return found
+                by_group[group.name] = [low, high, mean]
+        return by_group
 
     def _parts(self, n_features: int) -> Iterator[tuple[FeatureGroup, slice]]:
         """Yield each group with its place among the features."""
@@ -211,14 +211,14 @@ class Survey:
             if not every_C[part].any():
                 continue
             unit = "column" if group.name else "feature"
-            said = []
+            parts = []
             for why, dead_C in dead.items():
                 if (of_it := columns[dead_C[part]]).size:
                     s = "s" if len(of_it) > 1 else ""
-                    said.append(f"{unit}{s} {as_ranges(of_it.tolist())} ({why})")
+                    parts.append(f"{unit}{s} {as_ranges(of_it.tolist())} ({why})")
             before = f"{group.name}: " if group.name else ""
             kept = columns[~every_C[part]].tolist()
-            line = f"{before}left out (0): {', '.join(said)}"
+            line = f"{before}left out (0): {', '.join(parts)}"
             if not kept:
                 line += f"; no {unit} is left that says anything"
             elif group.name:
@@ -233,14 +233,14 @@ def states_range(note: str) -> bool:
 
 
 def _other_units(
-    name: str, values: str, found: Sequence[float], others: Mapping[str, Any]
+    name: str, values: str, own: Sequence[float], others: Mapping[str, Any]
 ) -> Iterator[str]:
     """Yield a note where the values of the latest other recording have another size."""
     for session, ranges in reversed(list(others.items())):
         other = ranges.get(name)
-        if not other or not other[2] or not found[2]:
+        if not other or not other[2] or not own[2]:
             continue
-        ratio = found[2] / other[2]
+        ratio = own[2] / other[2]
         if max(ratio, 1 / ratio) > _OTHER_UNIT:
             times = f"{ratio:,.4g} times"
             yield (

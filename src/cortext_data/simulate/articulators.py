@@ -161,7 +161,7 @@ def _aims() -> dict[str, tuple[dict[str, float], dict[str, float]]]:
     return halves
 
 
-class Targets(NamedTuple):
+class ArticulatorTargets(NamedTuple):
     """Aims of the articulators for each token of an inventory, and how firmly they are held.
 
     Attributes:
@@ -187,7 +187,7 @@ apart, N and D 1.4.
 
 
 @lru_cache(maxsize=8)
-def targets(inventory: Inventory = RELEASE, seed: int = 0) -> Targets:
+def targets(inventory: Inventory = RELEASE, seed: int = 0) -> ArticulatorTargets:
     """Return the aims of all tokens.
 
     Phonemes of English have those of phonetics. The seed draws those of other tokens at least
@@ -220,7 +220,7 @@ def targets(inventory: Inventory = RELEASE, seed: int = 0) -> Targets:
         taken.append(drawn)
         aims[inventory.index[symbol]] = drawn
         weights[inventory.index[symbol]] = 1.0
-    return Targets(aims, weights)
+    return ArticulatorTargets(aims, weights)
 
 
 def _draw_apart(
@@ -228,10 +228,7 @@ def _draw_apart(
 ) -> np.ndarray:
     """Draw aims [2 halves, K] that are at least `APART` from all that are taken.
 
-    Args:
-        generator: Source of the random numbers.
-        taken: Aims of other tokens, each [2 halves, K].
-        moving: Whether the halves differ.
+    Those taken are [2 halves, K] each; the halves differ where they are `moving`.
     """
     others = np.stack(taken)
     while True:
@@ -246,7 +243,7 @@ def articulate(
     utterance: TimedPhonemes,
     undershoot: float = 1.0,
     pad_bins: int = 0,
-    tokens: Targets | None = None,
+    tokens: ArticulatorTargets | None = None,
 ) -> np.ndarray:
     """Return positions of the articulators by bin: float32 [T + pad_bins, K].
 

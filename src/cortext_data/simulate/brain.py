@@ -63,7 +63,7 @@ class Electrodes:
     """The tuning of the electrodes of one day; E electrodes in the order of the arrays.
 
     Attributes:
-        tuning_EF: float32, weights on the basis of `Vocabulary.basis`; unit drive in speech.
+        tuning_EF: float32, weights on the basis of `TunedFunctions.basis`; unit drive in speech.
         depth_E: float32, modulation depth of the log rate, 0 where the electrode is dead.
         baseline_E: float32, log of the expected threshold crossings per bin at rest.
         lead_E: int64, bins by which activity leads the articulators.
@@ -87,7 +87,7 @@ class Electrodes:
 
 
 @dataclass(frozen=True)
-class Vocabulary:
+class TunedFunctions:
     """Functions of the articulators that electrodes may be tuned to, and their covariance.
 
     Attributes:
@@ -121,7 +121,7 @@ class Vocabulary:
 
 
 @lru_cache(maxsize=8)
-def vocabulary(config: SimulatorConfig) -> Vocabulary:
+def vocabulary(config: SimulatorConfig) -> TunedFunctions:
     """Return the basis of a simulated brain.
 
     It is standardised on 60 nonsense utterances that use every token alike.
@@ -133,7 +133,7 @@ def vocabulary(config: SimulatorConfig) -> Vocabulary:
     conjunctions = generator.standard_normal((K, N_CONJUNCTIONS)) * (
         generator.random((K, N_CONJUNCTIONS)) < 4 / K
     )
-    empty = Vocabulary(
+    empty = TunedFunctions(
         stacked.mean(0), stacked.std(0), conjunctions, generator.uniform(0, 1.5, N_CONJUNCTIONS),
         np.zeros(N_BASIS), np.ones(N_BASIS), np.eye(N_BASIS),
     )  # fmt: skip
@@ -151,8 +151,8 @@ def _nonsense(config: SimulatorConfig) -> list[TimedPhonemes]:
     for trial in range(60):
         drawn = generator.integers(0, len(spoken), size=(6, 3))
         words = [tuple(spoken[number] for number in word) for word in drawn]
-        said = with_pauses(words, config.inventory)
-        utterances.append(utter(said, config, 2**32, 0, trial))
+        tokens = with_pauses(words, config.inventory)
+        utterances.append(utter(tokens, config, 2**32, 0, trial))
     return utterances
 
 
@@ -314,7 +314,7 @@ def _fresh_tuning(
     return drawn
 
 
-def _unit_drive(tuning_EF: np.ndarray, words: Vocabulary) -> np.ndarray:
+def _unit_drive(tuning_EF: np.ndarray, words: TunedFunctions) -> np.ndarray:
     """Scale the tuning so that every electrode's drive has unit variance in speech."""
     variance = np.einsum("ef,fg,eg->e", tuning_EF, words.covariance_FF, tuning_EF)
     scaled: np.ndarray = tuning_EF / np.sqrt(variance)[:, None]

@@ -91,12 +91,12 @@ class Writer:
 
     def sentences(self, template: Template, n: int) -> list[str]:
         """Return up to `n` different expansions as drawn; fewer where a template has few."""
-        found: dict[str, None] = {}
+        written: dict[str, None] = {}
         for _ in range(3 * n):
-            found[self.sentence(template)] = None
-            if len(found) >= n:
+            written[self.sentence(template)] = None
+            if len(written) >= n:
                 break
-        return list(found)
+        return list(written)
 
     def _render(self, text: str, scope: dict[str, _Draw]) -> str:
         chosen = _CHOICE.sub(lambda match: self._pick(match[1].split("|")), text)

@@ -111,7 +111,7 @@ class Stretch:
 
 
 @dataclass(frozen=True)
-class Recording:
+class ContinuousRecording:
     """A continuous recording.
 
     Attributes:
@@ -138,7 +138,7 @@ def continuous(
     *,
     n_sentences: int = 0,
     idle: IdleConfig = IdleConfig(),
-) -> Recording:
+) -> ContinuousRecording:
     """Simulate a continuous recording.
 
     Sentences stand between idle stretches. With sentences the stretches share the idle time evenly,
@@ -166,7 +166,7 @@ def continuous(
             making.add_sentence()
     positions_TK, heard_TE = making.joined()
     features_TC = record(positions_TK, e, config, day, FIRST_BLOCK + number, 0, heard_TE)
-    return Recording(features_TC, tuple(making.stretches))
+    return ContinuousRecording(features_TC, tuple(making.stretches))
 
 
 def _lengths(

@@ -14,7 +14,7 @@ from cortext.text.lexicon import Lexicon, inventory_of
 from cortext.text.pronunciation import pronounced, pronouncer
 from cortext_data.simulate.config import SimulatorConfig
 from cortext_data.simulate.plan import Prompt, trial_counts
-from cortext_data.simulate.sentences import Splits, read_sentences, splits, with_names
+from cortext_data.simulate.sentences import SentenceSplits, read_sentences, splits, with_names
 from cortext_data.simulate.speech import with_pauses
 
 EXAMPLES = {"spanish": Path(__file__).parent / "spanish"}
@@ -67,24 +67,26 @@ class Material:
                     "name_share needs English phonemes, by whose rules names are said"
                 )
             chosen = _with_names(chosen, config)
-        said = {} if _is_published(config, self.lexicon) else self._pronounced(config, chosen)
+        spoken = {} if _is_published(config, self.lexicon) else self._pronounced(config, chosen)
         prompts = {
             split: [
-                Prompt(s.text, self.corpus or s.source, said.get(s.text))
+                Prompt(s.text, self.corpus or s.source, spoken.get(s.text))
                 for s in getattr(chosen, split)
             ]
             for split in SPLITS
         }
         return prompts, chosen.lm
 
-    def _pronounced(self, config: SimulatorConfig, chosen: Splits) -> dict[str, tuple[str, ...]]:
+    def _pronounced(
+        self, config: SimulatorConfig, chosen: SentenceSplits
+    ) -> dict[str, tuple[str, ...]]:
         """Return the tokens of every spoken sentence, with its pauses.
 
         Words of the language-model text, too, must have a pronunciation. Raises TextError.
         """
         inventory, language = config.inventory, config.language
-        said = dict.fromkeys(s.text for split in SPLITS for s in getattr(chosen, split))
-        sentences = said | dict.fromkeys(chosen.lm)
+        prompts = dict.fromkeys(s.text for split in SPLITS for s in getattr(chosen, split))
+        sentences = prompts | dict.fromkeys(chosen.lm)
         find = pronouncer(inventory, language, self.lexicon)
         words = dict.fromkeys(word for sentence in sentences for word in language.words(sentence))
         silent: dict[str, TextError] = {}
@@ -99,7 +101,7 @@ class Material:
             sentence: tuple(
                 with_pauses(pronounced(sentence, inventory, language, self.lexicon), inventory)
             )
-            for sentence in said
+            for sentence in prompts
         }
 
     def _without_pronunciation(self, silent: dict[str, TextError], n_words: int) -> TextError:
@@ -146,16 +148,16 @@ def material_of(
     elif lexicon is not None:
         config = replace(config, inventory=inventory_of(lexicon))
     path = lexicon or (example and example / "lexicon.txt")
-    found = None if path is None else _read_lexicon(path, config.inventory)
+    lexicon_read = None if path is None else _read_lexicon(path, config.inventory)
     if text is not None:
         text = as_path(text, "text")
-        return config, Material(text.stem, text, path, found)
+        return config, Material(text.stem, text, path, lexicon_read)
     if example is None:
-        return config, Material(None, None, path, found)
-    return config, Material(preset, example / "text.txt", path, found)
+        return config, Material(None, None, path, lexicon_read)
+    return config, Material(preset, example / "text.txt", path, lexicon_read)
 
 
-def _with_names(chosen: Splits, config: SimulatorConfig) -> Splits:
+def _with_names(chosen: SentenceSplits, config: SimulatorConfig) -> SentenceSplits:
     named = {}
     for number, split in enumerate(SPLITS):
         sentences = getattr(chosen, split)

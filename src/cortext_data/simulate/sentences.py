@@ -42,7 +42,7 @@ SEQUENCE_WORDS = 5
 
 
 @dataclass(frozen=True)
-class Sentence:
+class PromptedSentence:
     """One sentence to say.
 
     `template` is the grammar template that wrote it, None for text written by a person.
@@ -54,16 +54,16 @@ class Sentence:
 
 
 @dataclass(frozen=True)
-class Splits:
+class SentenceSplits:
     """Sentences of the three splits, and distinct sentences for building a language model."""
 
-    train: list[Sentence]
-    val: list[Sentence]
-    test: list[Sentence]
+    train: list[PromptedSentence]
+    val: list[PromptedSentence]
+    test: list[PromptedSentence]
     lm: list[str]
 
 
-def handwritten() -> list[Sentence]:
+def handwritten() -> list[PromptedSentence]:
     """Return all hand-written sentences of the package, in the files' order, each once."""
     return list(_handwritten())
 
@@ -76,7 +76,7 @@ def splits(
     *,
     text: Sequence[str] | None = None,
     language: Language = EN,
-) -> Splits:
+) -> SentenceSplits:
     """Draw exactly `n_train`, `n_val` and `n_test` sentences, and the LM text that goes with them.
 
     It is a pure function of its arguments.
@@ -125,7 +125,7 @@ def splits(
     free_grammar = [sentence for sentence in pool if not known.shares(sentence.text)]
     train = _mixed(free_written[: -(-n_train // 2)], free_grammar[:n_train], n_train, rng)
     others = [*free_written, *free_grammar[: n_train // 2 + N_LM_GRAMMAR]]
-    return Splits(
+    return SentenceSplits(
         train, held["val"], held["test"], _distinct(sentence.text for sentence in [*train, *others])
     )
 
@@ -170,11 +170,11 @@ def read_sentences(
         raise TextError(refused.what, where=f"{path}, {refused.where}", fix=refused.fix)
     longest = max(sentences, key=len)
     if len(longest) >= too_long:
-        found = (
+        problem = (
             f"a line of {len(longest)} characters found ({longest[:30]!r} ...), under {too_long}"
             " expected"
         )
-        raise TextError(found, where=path, fix="put each sentence on a line of its own")
+        raise TextError(problem, where=path, fix="put each sentence on a line of its own")
     return sentences
 
 
@@ -192,7 +192,9 @@ class Known:
         return not self._sequences.isdisjoint(_sequences(sentence, self._language))
 
 
-def with_names(sentences: Sequence[Sentence], share: float, seed: int, split: int) -> list[str]:
+def with_names(
+    sentences: Sequence[PromptedSentence], share: float, seed: int, split: int
+) -> list[str]:
     """Return the texts of sentences; a share of them calls somebody by a name of `text/names.txt`.
 
     The names are in neither the dictionary nor the LM text: a decoder's lexicon lacks them.
@@ -206,13 +208,13 @@ def with_names(sentences: Sequence[Sentence], share: float, seed: int, split: in
     names = (resources.files(__package__) / "text" / "names.txt").read_text("ascii").split()
     generator = stream(seed, Purpose.NAMES, trial=split)
     chosen = generator.permutation(len(sentences))[: round(share * len(sentences))]
-    said = [sentence.text for sentence in sentences]
+    texts = [sentence.text for sentence in sentences]
     for place in chosen:
         name = names[int(generator.integers(len(names)))]
-        text = said[place]
+        text = texts[place]
         stem = text.rstrip(".!?")
-        said[place] = f"{stem}, {name}{text[len(stem) :]}"
-    return said
+        texts[place] = f"{stem}, {name}{text[len(stem) :]}"
+    return texts
 
 
 def _sequences(sentence: str, language: Language) -> list[tuple[str, ...]]:
@@ -231,7 +233,7 @@ def _generator(
 
 
 @cache
-def _handwritten() -> tuple[Sentence, ...]:
+def _handwritten() -> tuple[PromptedSentence, ...]:
     folder = resources.files(__package__) / "text"
     lines = [
         line.strip()
@@ -239,7 +241,8 @@ def _handwritten() -> tuple[Sentence, ...]:
         for line in (folder / name).read_text("ascii").splitlines()
     ]
     return tuple(
-        Sentence(line, "handwritten", None) for line in _distinct(line for line in lines if line)
+        PromptedSentence(line, "handwritten", None)
+        for line in _distinct(line for line in lines if line)
     )
 
 
@@ -251,16 +254,16 @@ def _distinct(sentences: Iterable[str], language: Language = EN) -> list[str]:
     return list(first.values())
 
 
-def _drawn(split: Literal["lm", "val", "test"], n: int, seed: int) -> list[Sentence]:
+def _drawn(split: Literal["lm", "val", "test"], n: int, seed: int) -> list[PromptedSentence]:
     """Draw `n` different sentences or more, evenly from all templates; fewer if they run out."""
     rules = grammar.load()
     templates = [rule for rule in rules.templates if rule.split == split]
     quota = 6 * n // (5 * len(templates)) + 1  # some templates have fewer
-    sentences: list[Sentence] = []
+    sentences: list[PromptedSentence] = []
     while len(sentences) < n:
         writer = grammar.Writer(rules, _generator(seed, split, 0))
         columns = [
-            [Sentence(s, "grammar", rule.name) for s in writer.sentences(rule, quota)]
+            [PromptedSentence(s, "grammar", rule.name) for s in writer.sentences(rule, quota)]
             for rule in templates
         ]
         n_before = len(sentences)
@@ -282,28 +285,33 @@ def _drawn(split: Literal["lm", "val", "test"], n: int, seed: int) -> list[Sente
 
 
 def _mixed(
-    written: Sequence[Sentence], generated: Sequence[Sentence], n: int, rng: np.random.Generator
-) -> list[Sentence]:
+    written: Sequence[PromptedSentence],
+    generated: Sequence[PromptedSentence],
+    n: int,
+    rng: np.random.Generator,
+) -> list[PromptedSentence]:
     """Return `n` sentences in random order: written, then generated, repeated if too few."""
     n_written = min(len(written), -(-n // 2))
     chosen = [*written[:n_written], *generated[: n - n_written]]
     return _shuffled(_repeated(chosen, n), rng)
 
 
-def _repeated(items: Sequence[Sentence], n: int) -> list[Sentence]:
+def _repeated(items: Sequence[PromptedSentence], n: int) -> list[PromptedSentence]:
     return [items[i % len(items)] for i in range(n)]
 
 
-def _shuffled(items: Sequence[Sentence], rng: np.random.Generator) -> list[Sentence]:
+def _shuffled(
+    items: Sequence[PromptedSentence], rng: np.random.Generator
+) -> list[PromptedSentence]:
     return [items[i] for i in rng.permutation(len(items))]
 
 
 def _splits_of_text(
     text: Sequence[str], counts: Mapping[str, int], seed: int, language: Language
-) -> Splits:
+) -> SentenceSplits:
     rng = _generator(seed, "text", 0)
     distinct = _distinct(text, language)
-    pool = _shuffled([Sentence(line, "handwritten", None) for line in distinct], rng)
+    pool = _shuffled([PromptedSentence(line, "handwritten", None) for line in distinct], rng)
     if len(pool) < 3:
         raise TextError(
             f"{len(pool)} different sentences are too few to split into train, val and test",
@@ -322,7 +330,7 @@ def _splits_of_text(
             " test",
             fix="give more, and more varied, sentences",
         )
-    return Splits(
+    return SentenceSplits(
         _repeated(train, counts["train"]),
         _repeated(val, counts["val"]),
         _repeated(test, counts["test"]),

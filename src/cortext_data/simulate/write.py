@@ -199,8 +199,8 @@ def _noise(
 def _check_space(folder: Path, n_bytes: int, out: Path) -> None:
     free = shutil.disk_usage(folder).free
     if free < 1.01 * n_bytes:
-        found = f"{n_bytes / 1e9:.1f} GB are needed and {free / 1e9:.1f} GB are free"
-        raise DataError(found, where=out, fix="free some space, write elsewhere or simulate less")
+        problem = f"{n_bytes / 1e9:.1f} GB are needed and {free / 1e9:.1f} GB are free"
+        raise DataError(problem, where=out, fix="free some space, write elsewhere or simulate less")
 
 
 def _write_texts(folder: Path, prompts: dict[str, list[Prompt]], lm_text: list[str]) -> None:

@@ -11,7 +11,7 @@ from typing import Literal
 from cortext_live.brand.entries import index_of, no_index
 from cortext_live.brand.parameters import NodeConfig
 from cortext_live.brand.sequence import MOST_LOST
-from cortext_live.core.redis_streams import Entry, StreamId
+from cortext_live.core.redis_streams import StreamEntry, StreamId
 
 PATIENCE_S = 1.0
 """Seconds without entries after which a mark no longer waits for the entry that it names."""
@@ -70,15 +70,15 @@ class ControlReader:
         self._highest = 0
         self._is_disordered = False
 
-    def mark(self, entry: Entry, near: int | None = None) -> Mark | None:
+    def mark(self, entry: StreamEntry, near: int | None = None) -> Mark | None:
         """Return the mark of a control entry; None for entries that are no marks.
 
         Args:
             entry: The control entry.
             near: The last number of the data. A mark with an impossible number is placed by time.
         """
-        what = self._values.get(entry.fields.get(self._field, b""))
-        if what is None:
+        kind = self._values.get(entry.fields.get(self._field, b""))
+        if kind is None:
             return None
         number, trial = entry.fields.get(self._index_field, b""), entry.fields.get(b"trial", b"")
         index = index_of(number, near)
@@ -95,11 +95,11 @@ class ControlReader:
         context = entry.fields.get(b"context")
         context = None if context is None else context[-LONGEST_LABEL:]
         problem = (
-            f"the {what} {entry.id[0]}-{entry.id[1]} is unusable in part: {'; '.join(problems)}"
+            f"the {kind} {entry.id[0]}-{entry.id[1]} is unusable in part: {'; '.join(problems)}"
             if problems
             else ""
         )
-        return Mark(what, entry.id, index, trial, context, time.monotonic(), problem)
+        return Mark(kind, entry.id, index, trial, context, time.monotonic(), problem)
 
     def add(self, mark: Mark) -> None:
         """Hold a mark."""
@@ -123,7 +123,7 @@ class ControlReader:
         """Tell whether a stop is held: a client waits for a result."""
         return any(mark.what == "stop" for mark in self._waiting)
 
-    def before(self, entry: Entry, index: int | None) -> Iterator[Mark]:
+    def before(self, entry: StreamEntry, index: int | None) -> Iterator[Mark]:
         """Yield the marks that come before a data entry."""
         self._last_entry_s = time.monotonic()
         while (n := self._first_due(entry, index)) is not None:
@@ -142,7 +142,7 @@ class ControlReader:
                 yield mark if mark.index is None else replace(mark, index=None, problem=problem)
             yield self._give()
 
-    def _first_due(self, entry: Entry, index: int | None) -> int | None:
+    def _first_due(self, entry: StreamEntry, index: int | None) -> int | None:
         """Return the place of the first mark that is due.
 
         A later mark goes before the first one only if it has a lower number.
@@ -198,7 +198,7 @@ class ControlReader:
             yield self._give()
 
 
-def _is_due(mark: Mark, entry: Entry, index: int | None) -> bool:
+def _is_due(mark: Mark, entry: StreamEntry, index: int | None) -> bool:
     """Tell whether a mark comes before a data entry."""
     if mark.index is None or index is None:
         return mark.what != "stop" or entry.id[0] > mark.id[0]

@@ -109,7 +109,7 @@ class EntryReader:
         wild_TC = ~(size_TC <= LARGEST_FEATURE)
         tiny_TC = (size_TC > 0) & (size_TC < SMALLEST_FEATURE)
         if (wild_TC | tiny_TC).mean() <= MOST_WILD and (size_TC >= SMALLEST_FEATURE).any():
-            # A few bad channels: the pipeline leaves out what is no number.
+            # A few bad channels: the pipeline leaves out values that are no numbers.
             bins_TC[wild_TC] = np.nan
             return bins_TC
         largest = size_TC.max()

@@ -24,15 +24,16 @@ from cortext_live.brand.entries import (
 from cortext_live.brand.node_log import NodeLog
 from cortext_live.brand.outputs import NodeOutputs
 from cortext_live.brand.parameters import NodeConfig
-from cortext_live.brand.position import Missed, NodePosition, catch_up
+from cortext_live.brand.position import NodePosition
 from cortext_live.brand.sequence import MOST_LOST, N_RECENT, WAIT_S, OrderedEntry, Sequencer
+from cortext_live.brand.takeover import take_over
 from cortext_live.core.chain_follower import ChainModel
 from cortext_live.core.decoder import Notes
 from cortext_live.core.log import event, internal_error
 from cortext_live.core.log_writer import LogWriter
 from cortext_live.core.pipeline import Pipeline
 from cortext_live.core.redis_link import RedisLink
-from cortext_live.core.redis_streams import Entry, StreamId
+from cortext_live.core.redis_streams import StreamEntry, StreamId
 
 Result = TypeVar("Result")
 BLOCK_MS = 100
@@ -126,7 +127,7 @@ class BrandNode:
                 self._carry_out(mark)
 
     def _take_over(self) -> None:
-        """Go on where the node before this one ended, and report the entries that were missed."""
+        """Continue where the node before this one ended, and report missed entries."""
         p = self._parameters
         for rival in self._link.rivals():
             self._states.write(
@@ -134,65 +135,17 @@ class BrandNode:
                 f"another node {self._nickname} is connected from {rival}: both write",
             )
         self._link.trim((p.output_stream, p.final_stream))
-        before, aside = NodePosition.take_over(self._link, self._key, p)
-        if aside:
-            self._states.write(
-                "NODE_WARNING", f"{self._key} cannot be read and was renamed to {aside}"
-            )
-        self._position = before or NodePosition()
-        known = before is not None and not before.clean
-        missed = catch_up(self._link, p, self._position, known, self._pipeline.conventions.bin_ms)
+        bin_ms = self._pipeline.conventions.bin_ms
+        self._position, self._begins_late = take_over(
+            self._link, self._key, p, self._states, self._outputs, bin_ms
+        )
         self._sequence = Sequencer(p.bins_per_entry, self._position.i_in)
         if p.control_stream is not None:
             self._read[p.control_stream] = self._position.control_id
         self._read[p.input_stream] = self._position.id_in
-        # Results are written before the position: a node that was killed between the two has
-        # written some that its position does not count.
-        n_unsaved = self._count_unsaved() if before or aside else 0
-        if known and self._position.running and not n_unsaved:
-            self._interrupted(missed)
-        if known and missed and not p.control_stream:
-            self._begins_late = f"its beginning may be missing: {missed} before it"
-        self._position.utterance += n_unsaved
-        self._position.running = self._position.clean = False
-        for mark in missed.trials[n_unsaved if known else 0 :]:
-            away = (
-                f"the node was away when it began; {missed}"
-                if known
-                else "it began before the node was ready"
-            )
-            self._position.utterance += 1
-            self._outputs.write_missed(self._position, mark.trial, f"missed: {away}")
-        if known and missed:
-            trials = f", {len(missed.trials)} trials in them" if missed.trials else ""
-            self._states.write("NODE_WARNING", f"while the node was away {missed}{trials}")
         self._save(first=True)
 
-    def _interrupted(self, missed: Missed) -> None:
-        """Report the utterance in which the last node was killed, unless it has a result."""
-        number = self._position.utterance
-        if self._outputs.newest_result().get(b"utterance") == str(number).encode():
-            return
-        step = self._outputs.newest_step()
-        same = step.get(b"utterance") == str(number).encode()
-        text = step.get(self._parameters.partial_field.encode(), b"") if same else b""
-        error = f"interrupted: the node was killed in mid-utterance; {missed}"
-        self._outputs.write_missed(self._position, self._position.trial, error, text)
-
-    def _count_unsaved(self) -> int:
-        """Return the number of results that the node before this one wrote after its position.
-
-        The numbering of steps continues, too.
-        """
-        i_out = index_of(self._outputs.newest_step().get(self._parameters.index_field.encode()))
-        if i_out is not None:
-            self._position.i_out = max(self._position.i_out, i_out + 1)
-        number = self._outputs.newest_result().get(b"utterance", b"")
-        if not number.isdigit() or len(number) >= 19:
-            return 0
-        return max(int(number) - self._position.utterance, 0)
-
-    def _take(self, entry: Entry) -> None:
+    def _take(self, entry: StreamEntry) -> None:
         """Take an entry of the control stream or of the data."""
         p = self._parameters
         sequence = self._sequence
@@ -285,11 +238,11 @@ class BrandNode:
 
     def _begin_if_open(self, bins_TC: np.ndarray) -> None:
         """Let the idle gate see bins [T, C]; begin an utterance where it opens."""
-        heard_TC = self._computed(lambda: self._pipeline.listen(bins_TC))
-        if heard_TC is not None and len(heard_TC):
+        opening_TC = self._computed(lambda: self._pipeline.listen(bins_TC))
+        if opening_TC is not None and len(opening_TC):
             utterance = self._begin(b"", None)
             utterance.n_entries += 1
-            self._decode_bins(heard_TC, utterance)
+            self._decode_bins(opening_TC, utterance)
 
     def _decode_bins(self, bins_TC: np.ndarray, utterance: NodeUtterance) -> None:
         bins_TC = self._pipeline.usable(bins_TC)
@@ -319,7 +272,7 @@ class BrandNode:
                 return
             utterance = self._begin(b"", None)
             utterance.n_bins += update.held_bins
-            self._log.go_on()
+            self._log.begin_held()
             bins_TC = bins_TC[:0]
 
     def _carry_out(self, mark: Mark) -> None:
@@ -379,8 +332,8 @@ class BrandNode:
             )
             return
         utterance.n_lost += len(gone)
-        found = f"{len(gone)} entries went by before the start was read"
-        self._problem(utterance, f"{found} ({name} {gone.start} to {gone.stop - 1})")
+        problem = f"{len(gone)} entries went by before the start was read"
+        self._problem(utterance, f"{problem} ({name} {gone.start} to {gone.stop - 1})")
 
     def _begin(self, trial: bytes, first_index: int | None) -> NodeUtterance:
         self._position.utterance += 1
@@ -469,7 +422,7 @@ class BrandNode:
         self._swap()
 
     def _say_notes(self) -> None:
-        """Write what is unusual about the features, and keep it for the usage log."""
+        """Write the notes on unusual features, and keep them for the usage log."""
         for note in self._pipeline.take_notes():
             self._states.write("NODE_WARNING", note)
             self._log.features_notes.append(note)
@@ -485,17 +438,15 @@ class BrandNode:
             self._abandon(internal_error(error))
             return None
 
-    def _abandon(self, what: str) -> None:
+    def _abandon(self, problem: str) -> None:
         position, utterance = self._position, self._utterance
         event("utterance_failed", "error", node=self._nickname, utterance=position.utterance)
-        self._states.write("NODE_WARNING", f"utterance {position.utterance}: {what}")
+        self._states.write("NODE_WARNING", f"utterance {position.utterance}: {problem}")
         self._pipeline.reset()
         self._log.drop()
         if utterance is not None:
-            step = self._outputs.newest_step()
-            same = step.get(b"utterance") == str(position.utterance).encode()
-            text = step.get(self._parameters.partial_field.encode(), b"") if same else b""
-            self._outputs.write_missed(position, utterance.trial, f"failed: {what}", text)
+            text = self._outputs.partial_text(position.utterance)
+            self._outputs.write_missed(position, utterance.trial, f"failed: {problem}", text)
         self._utterance = None
         position.running = False
         self._swap()
@@ -518,12 +469,14 @@ class BrandNode:
         message = f"day {pipeline.session}, look-ahead {pipeline.look_ahead_ms:g} ms"
         if self._model is not None:
             message += f", model {self._model}"
-        found = pipeline.conventions.to_json()
-        facts = {"conventions": json.dumps(found)} if found else {}
+        conventions = pipeline.conventions.to_json()
+        facts = {"conventions": json.dumps(conventions)} if conventions else {}
         self._states.write("NODE_READY", message, **facts)
 
     def _save(self, first: bool = False) -> None:
         """Write the position; if the previous one is gone, Redis was emptied."""
+        # Redis may lose everything (a restart without its file, FLUSHALL) and answer as before: a
+        # position that is gone is the only sign.
         was_there = self._position.save(self._link, self._key)
         if first or was_there:
             return

@@ -1,4 +1,4 @@
-"""The usage log of a BRAND node: what was decoded, and on request the features of it.
+"""The usage log of a BRAND node: the decoded sentences and, on request, their features.
 
 T bins, C features.
 """
@@ -53,7 +53,7 @@ class NodeLog:
             end = len(whole_TC) - n_bins
             self._bins, self._held = [whole_TC[:end]], [whole_TC[end:]]
 
-    def go_on(self) -> None:
+    def begin_held(self) -> None:
         """Begin an utterance with the bins that were held."""
         self._bins, self._held = self._held, []
 

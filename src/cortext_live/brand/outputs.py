@@ -15,7 +15,7 @@ from cortext_live.brand.position import NodePosition, newest_of
 from cortext_live.core.log import event
 from cortext_live.core.pipeline import Update
 from cortext_live.core.redis_link import RedisLink
-from cortext_live.core.redis_streams import Entry
+from cortext_live.core.redis_streams import StreamEntry
 
 
 class NodeOutputs:
@@ -35,7 +35,7 @@ class NodeOutputs:
         self._nickname = nickname
         self._parameters = parameters
         self._bin_ms = bin_ms
-        self.newest_entry = Entry(parameters.input_stream, (0, 0), {})
+        self.newest_entry = StreamEntry(parameters.input_stream, (0, 0), {})
         """Data entry that was taken last; every output copies its labels."""
 
     def write_step(self, position: NodePosition, trial: bytes, update: Update) -> None:
@@ -106,9 +106,15 @@ class NodeOutputs:
         """Return the fields of the newest step; none without one."""
         return self._newest(self._parameters.output_stream)
 
+    def partial_text(self, utterance: int) -> bytes:
+        """Return the text of an utterance's newest step; empty if the newest is of another."""
+        step = self.newest_step()
+        same = step.get(b"utterance") == str(utterance).encode()
+        return step.get(self._parameters.partial_field.encode(), b"") if same else b""
+
     def _newest(self, stream: str) -> dict[bytes, bytes]:
-        found = newest_of(self._link, stream)
-        return found.fields if found else {}
+        entry = newest_of(self._link, stream)
+        return entry.fields if entry else {}
 
     def _write(
         self,

@@ -43,7 +43,7 @@ class NodeConfig:
     `run` speaks until the chain is there; its idle gate and decoder options stay in any case.
     """
     session_log: Path | None = None
-    """Directory of a usage log that keeps what was decoded; needs `lm`."""
+    """Directory of a usage log that keeps the decoded sentences; needs `lm`."""
     record_all: bool = False
     """Keep the features of all utterances there, too, for `recalibrate`."""
     record_quota_gb: float = 2.0
@@ -60,7 +60,7 @@ class NodeConfig:
     llm_device: str = "auto"
     """Device that it runs on: `cpu`, `cuda`, `cuda:N`, or `auto`."""
     context: str = ""
-    """Text that was said before, for the large model; a trial's start may bring its own."""
+    """Text before the utterance, for the large model; a trial's start may bring its own."""
     day: str = "latest"
     """Recording day whose layer the model uses."""
     backend: Backend = "torch"
@@ -152,9 +152,9 @@ class NodeConfig:
             if np.dtype(self.input_dtype).kind not in "iuf":
                 raise TypeError
         except (TypeError, ValueError, SyntaxError):
-            found = f"parameters.input_dtype is {self.input_dtype!r}"
+            problem = f"parameters.input_dtype is {self.input_dtype!r}"
             raise ConfigError(
-                f"{found}; a dtype of numbers such as 'float32' or 'int16' is needed"
+                f"{problem}; a dtype of numbers such as 'float32' or 'int16' is needed"
             ) from None
         if self.llm is not None and self.lm is None:
             raise ConfigError(
@@ -170,9 +170,9 @@ class NodeConfig:
             raise ConfigError("parameters.gate is true with a control stream, which marks trials")
         values = [self.start_value, self.stop_value, self.block_value]
         if len(set(values)) < len(values):
-            found = ", ".join(map(repr, values))
+            given = ", ".join(map(repr, values))
             raise ConfigError(
-                f"parameters.start_value, stop_value and block_value are {found}; three are needed"
+                f"parameters.start_value, stop_value and block_value are {given}; three are needed"
             )
         if self.log.upper() not in LOG_LEVELS:
             raise ConfigError(
@@ -237,8 +237,8 @@ def node_parameters(
             raise ConfigError(
                 f"parameters hold {text!r}, which no name or path can be", where=where
             )
-    found = from_mapping(NodeConfig, mapping, where=where, prefix="parameters.")
-    return with_names(found, nickname)
+    parameters = from_mapping(NodeConfig, mapping, where=where, prefix="parameters.")
+    return with_names(parameters, nickname)
 
 
 def with_names(parameters: NodeConfig, nickname: str) -> NodeConfig:
@@ -280,5 +280,5 @@ def _node(entry: Mapping[bytes, bytes], nickname: str, where: str) -> Mapping[st
         raise ConfigError(
             f"no node with the nickname {nickname!r}; the graph has: {known}", where=where
         )
-    found: Mapping[str, Any] = by_nickname[nickname]
-    return found
+    of_nickname: Mapping[str, Any] = by_nickname[nickname]
+    return of_nickname

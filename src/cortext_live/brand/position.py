@@ -15,7 +15,7 @@ from cortext_live.brand.entries import index_of
 from cortext_live.brand.parameters import NodeConfig
 from cortext_live.brand.sequence import MOST_LOST
 from cortext_live.core.redis_link import RedisLink
-from cortext_live.core.redis_streams import Entry, StreamId, format_id, parse_id
+from cortext_live.core.redis_streams import StreamEntry, StreamId, format_id, parse_id
 
 
 @dataclass
@@ -202,7 +202,7 @@ def _trials(
     return tuple(starts)
 
 
-def newest_of(link: RedisLink, stream: str) -> Entry | None:
+def newest_of(link: RedisLink, stream: str) -> StreamEntry | None:
     """Return the newest entry of a stream."""
-    found = link.call(lambda redis: redis.xrevrange(stream, count=1))
-    return Entry(stream, parse_id(found[0][0]), found[0][1]) if found else None
+    newest = link.call(lambda redis: redis.xrevrange(stream, count=1))
+    return StreamEntry(stream, parse_id(newest[0][0]), newest[0][1]) if newest else None

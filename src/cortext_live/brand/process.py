@@ -84,14 +84,14 @@ def run_node(
     except Stopped:  # Redis is away: nothing can be written to it
         event("node_shutdown", node=nickname)
     except Exception as error:
-        what = (
+        problem = (
             str(error)
             if isinstance(error, CortextError)
             else shown(f"{type(error).__name__}: {error}")
         )
         stop.set()  # writing the state must not wait for a Redis that is away
         with contextlib.suppress(Stopped, LiveError):
-            states.write("NODE_FATAL_ERROR", what)
+            states.write("NODE_FATAL_ERROR", problem)
         raise
     finally:
         link.close()
@@ -107,15 +107,29 @@ def node_url(host: str | None, port: int | None, socket: str | None) -> str:
         port: Port; None where none was named.
         socket: Unix socket; goes before host and port.
     """
-    named, found = redis_url(host or "127.0.0.1", port or 6379, socket), os.environ.get(URL)
-    if not found:
+    named, of_environ = (
+        redis_url(host or "127.0.0.1", port or 6379, socket),
+        os.environ.get(URL),
+    )
+    if not of_environ:
         return named
-    same = _without_alias(address(found)) == _without_alias(address(named))
+    same = _without_alias(address(of_environ)) == _without_alias(address(named))
     if same or (host, port, socket) == (None, None, None):
-        has_password = has_password_in(found)
-        event("redis_url_used", variable=URL, redis=address(found), has_password=has_password)
-        return found
-    event("redis_url_not_used", "warning", variable=URL, names=address(found), used=address(named))
+        has_password = has_password_in(of_environ)
+        event(
+            "redis_url_used",
+            variable=URL,
+            redis=address(of_environ),
+            has_password=has_password,
+        )
+        return of_environ
+    event(
+        "redis_url_not_used",
+        "warning",
+        variable=URL,
+        names=address(of_environ),
+        used=address(named),
+    )
     return named
 
 
@@ -150,12 +164,12 @@ def read_parameters(link: RedisLink, nickname: str) -> NodeConfig:
     Raises:
         ConfigError: No graph was published, or a parameter is wrong.
     """
-    found = link.call(lambda redis: redis.xrevrange(SUPERGRAPH, count=1))
-    if not found:
+    newest = link.call(lambda redis: redis.xrevrange(SUPERGRAPH, count=1))
+    if not newest:
         raise ConfigError(
             "no graph was published", where=SUPERGRAPH, fix="load a graph in the supervisor"
         )
-    entry_id, fields = found[0]
+    entry_id, fields = newest[0]
     return node_parameters(entry_id.decode(), fields, nickname)
 
 
@@ -231,11 +245,11 @@ def _load(parameters: NodeConfig) -> _Loaded:
 
     stepper, calibrator = open_model(run)
     if parameters.n_features not in (None, stepper.n_features):
-        found = (
+        problem = (
             f"parameters.n_features is {parameters.n_features}; the model needs"
             f" {stepper.n_features}"
         )
-        raise ConfigError(found, where=parameters.run)
+        raise ConfigError(problem, where=parameters.run)
     if parameters.bin_ms not in (None, stepper.bin_ms):
         raise ConfigError(
             f"parameters.bin_ms is {parameters.bin_ms:g}; the model reads bins of"

@@ -11,7 +11,7 @@ import bisect
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from cortext_live.core.redis_streams import Entry
+from cortext_live.core.redis_streams import StreamEntry
 
 WAIT_BINS = 2
 """Longest wait of an early entry for earlier ones, in bins of 20 ms.
@@ -47,7 +47,7 @@ class OrderedEntry:
         problem: Why it is unusable; of others, the problem of their numbers.
     """
 
-    entry: Entry
+    entry: StreamEntry
     index: int | None
     guessed: bool = False
     kind: Literal["next", "duplicate", "late", "unusable"] = "next"
@@ -63,7 +63,7 @@ class _Arrival(NamedTuple):
     number: int
     n: int
     digest: int
-    entry: Entry
+    entry: StreamEntry
 
 
 class Sequencer:
@@ -72,8 +72,8 @@ class Sequencer:
     `take` and `release` return the entries whose place has come.
 
     A number far from the last one is doubted until the next entry comes. If the next one does not
-    go on from it, it is damaged, and takes the place of a missing number. If it does, entries were
-    lost, or the source began anew.
+    continue from it, it is damaged, and takes the place of a missing number. If it does, entries
+    were lost, or the source began anew.
 
     Args:
         bins_per_entry: Bins in an entry; None for any number.
@@ -99,7 +99,7 @@ class Sequencer:
         """Tell whether entries are held."""
         return bool(self._early) or self._doubted is not None
 
-    def take(self, entry: Entry, index: int, content: bytes | None) -> list[OrderedEntry]:
+    def take(self, entry: StreamEntry, index: int, content: bytes | None) -> list[OrderedEntry]:
         """Take a numbered entry.
 
         Args:
@@ -113,7 +113,7 @@ class Sequencer:
             return [self._in_order(arrival, first=True)]
         return self._sort(arrival, self.last) + self._overdue()
 
-    def take_unnumbered(self, entry: Entry, problem: str = "") -> list[OrderedEntry]:
+    def take_unnumbered(self, entry: StreamEntry, problem: str = "") -> list[OrderedEntry]:
         """Take an entry without a number, which takes the place of the next one.
 
         An entry with a problem is unusable.
@@ -161,7 +161,7 @@ class Sequencer:
             return [*self.release(), self._jump(arrival)]
         if not self._is_near(index):
             return self._doubt(arrival)
-        placed: list[OrderedEntry] = []  # numbers go on from the last one
+        placed: list[OrderedEntry] = []  # numbers continue from the last one
         if (
             self._doubted is not None
             and last <= self._doubted.number <= index + 1 + self._most_early
@@ -217,7 +217,7 @@ class Sequencer:
             placed += self.release()
         return placed
 
-    def _unnumbered(self, entry: Entry, problem: str) -> OrderedEntry:
+    def _unnumbered(self, entry: StreamEntry, problem: str) -> OrderedEntry:
         if self.last is not None:
             self._n_unnumbered += 1
         kind: Literal["next", "unusable"] = "unusable" if problem else "next"
@@ -226,7 +226,7 @@ class Sequencer:
         return OrderedEntry(entry, self.reach, guessed=True, kind=kind, problem=problem)
 
     def _jump(self, arrival: _Arrival) -> OrderedEntry:
-        """Go on from a number far away: entries were lost, or the source began anew."""
+        """Continue from a number far away: entries were lost, or the source began anew."""
         last = self.last
         if last is None or arrival.number > last:
             return self._in_order(arrival)

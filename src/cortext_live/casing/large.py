@@ -63,7 +63,7 @@ class LargeCaser:
                 scores = self._score([right, *wrong])
                 if max(scores[1:]) >= scores[0]:
                     return f"the large model does not prefer {right!r}"
-            self._choose(_TIMED, [_TIMED])  # again: what is computed for the first time is slower
+            self._choose(_TIMED, [_TIMED])  # again: the first computation is slower
             self._choose(_TIMED, [_TIMED])
         except CortextError as error:
             return error.what
@@ -93,7 +93,7 @@ class LargeCaser:
     def _choose(self, first: str, texts: Sequence[str]) -> str:
         started = time.perf_counter()
         stems = dict.fromkeys(text.rstrip("".join(ENDS)) for text in texts)
-        found = list(dict.fromkeys([first, *(stem + end for stem in stems for end in ENDS)]))
-        scores = self._score(found)
+        variants = list(dict.fromkeys([first, *(stem + end for stem in stems for end in ENDS)]))
+        scores = self._score(variants)
         self.last_ms = 1000 * (time.perf_counter() - started)
-        return found[max(range(len(found)), key=lambda number: scores[number])]
+        return variants[max(range(len(variants)), key=lambda number: scores[number])]

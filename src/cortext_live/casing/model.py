@@ -71,7 +71,7 @@ class CasingCard:
         width: D.
         units: Hidden units of a direction, H / 2.
         rules: Whether the rules of English are an input.
-        facts: How it was trained and what was measured.
+        facts: How it was trained, and its measured errors.
     """
 
     language: Language
@@ -107,7 +107,7 @@ class CasingCard:
 
     @classmethod
     def from_json(cls, text: str) -> CasingCard:
-        """Return the card of a text. Raises ValueError or CortextError for what is none."""
+        """Return the card of a text. Raises ValueError or CortextError for other texts."""
         card = parse_json_object(text, finite=True)
         version = card.pop("format_version", None)
         if version != FORMAT_VERSION:
@@ -150,7 +150,7 @@ class CasingNetwork(nn.Module):
             if self.prior is not None:
                 self.prior.weight.copy_(_TRUST * torch.eye(n_choices))
 
-    def forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
+    def forward(self, batch: SentenceBatch) -> tuple[Tensor, Tensor]:
         """Return logits of kinds [N, K] and of marks [N, M]."""
         x_ND = self.drop(self.known(batch.known_N) + self.pieces(batch.pieces_L, batch.offsets_N))
         if self.hints is not None:
@@ -165,7 +165,7 @@ class CasingNetwork(nn.Module):
 
 
 @dataclass(frozen=True)
-class Batch:
+class SentenceBatch:
     """Sentences as the network reads them.
 
     Attributes:
@@ -188,7 +188,7 @@ class Encoder:
 
     Args:
         card: The model.
-        keeps: Keep what was computed for words and sentences: for training. What people say live
+        keeps: Keep the computed values of words and sentences: for training. What people say live
             does not stay in memory.
     """
 
@@ -203,21 +203,21 @@ class Encoder:
         if not self._card.rules:
             return [(0, 0)] * len(words)
         key = tuple(words)
-        found = self._hints.get(key)
-        if found is None:
-            found = [
+        known = self._hints.get(key)
+        if known is None:
+            known = [
                 (KINDS.index(kind_of(word, shown.spelling)), MARKS.index(shown.mark))
                 for word, shown in zip(words, case_english(words), strict=True)
             ]
             if len(self._hints) < self._most_kept:
-                self._hints[key] = found
-        return found
+                self._hints[key] = known
+        return known
 
     def batch(
         self,
         sentences: Sequence[Sequence[str]],
         hints: Sequence[Sequence[tuple[int, int]]] | None = None,
-    ) -> Batch:
+    ) -> SentenceBatch:
         """Return a batch of sentences, each with at least one word.
 
         Args:
@@ -230,7 +230,7 @@ class Encoder:
         pieces = [self._rows(word) for word in words]
         ends = torch.tensor([0, *map(len, pieces)]).cumsum(0)
         kinds_N2 = torch.tensor([hint for each in hints for hint in each])
-        return Batch(
+        return SentenceBatch(
             torch.tensor([row_of.get(word, 0) for word in words]),
             torch.tensor([row for each in pieces for row in each]),
             ends[:-1],
@@ -299,7 +299,7 @@ class ModelCaser:
             sentences: Words of each sentence.
             names: See `Caser.show`.
         """
-        # A sentence that is longer than any that is said is read in parts, to bound the memory.
+        # A sentence longer than any that people speak is read in parts, to bound the memory.
         parts = [
             words[at : at + AT_ONCE] for words in sentences for at in range(0, len(words), AT_ONCE)
         ]
@@ -312,7 +312,7 @@ class ModelCaser:
         marks = mark_NM.argmax(dim=1).tolist()
         ends = [MARKS.index(mark) for mark in ENDS]
         final = mark_NM[:, ends].argmax(dim=1).tolist()
-        found: list[list[Shown]] = []
+        sentences_shown: list[list[Shown]] = []
         at = 0
         for words in sentences:
             shown: list[Shown] = []
@@ -324,8 +324,8 @@ class ModelCaser:
                 shown.append(Shown(capital(spelling) if begins else spelling, mark))
                 begins = mark in ENDS
                 at += 1
-            found.append(shown)
-        return found
+            sentences_shown.append(shown)
+        return sentences_shown
 
     def _spelling(self, word: str, kind: str) -> str:
         if kind == "lower":
@@ -367,11 +367,11 @@ def read_caser(path: str | Path) -> ModelCaser:
         check_finite(tensors, path)
         network.load_state_dict(tensors, assign=True)
     except CortextError as error:
-        what = error.what
+        problem = error.what
     except OSError as error:
-        what = f"the casing model cannot be read: {error.strerror}"
+        problem = f"the casing model cannot be read: {error.strerror}"
     except (ValueError, TypeError) as error:
-        what = f"the casing model cannot be read: {error}"
+        problem = f"the casing model cannot be read: {error}"
     else:
         return ModelCaser(card, network)
-    raise TextError(what, where=path, fix=_AGAIN)
+    raise TextError(problem, where=path, fix=_AGAIN)

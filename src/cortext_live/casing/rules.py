@@ -120,15 +120,15 @@ def _is_tag(words: Sequence[str]) -> bool:
 @cache
 def _proper() -> Mapping[str, str]:
     """Spellings of the list by words in small letters, and of two words that are one name."""
-    found = {"i": "I"} | {f"i'{end}": f"I'{end}" for end in ("m", "ve", "ll", "d", "d've", "s")}
+    proper = {"i": "I"} | {f"i'{end}": f"I'{end}" for end in ("m", "ve", "ll", "d", "d've", "s")}
     for line in _LIST.read_text(encoding="utf-8").splitlines():
         if line.startswith("#"):
             continue
         pieces = line.split()
         # Lists have many words in a line; a name of two words has a line of its own.
         entries = [line] if len(pieces) == 2 else pieces
-        found |= {entry.lower(): entry for entry in entries}
-    return found
+        proper |= {entry.lower(): entry for entry in entries}
+    return proper
 
 
 def _spelling(word: str) -> str:

@@ -1,11 +1,11 @@
-"""How well capitals and marks are restored: counts over sentences of a text."""
+"""Errors of restored capitals and marks: counts over sentences of a text."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from cortext_live.casing.texts import Sentence
+from cortext_live.casing.texts import WrittenSentence
 from cortext_live.casing.writing import MARKS, Shown
 
 
@@ -34,20 +34,20 @@ class CasingScores:
     sentences: int = 0
     right: int = 0
 
-    def add(self, sentence: Sentence, found: Sequence[Shown]) -> None:
+    def add(self, sentence: WrittenSentence, restored: Sequence[Shown]) -> None:
         """Count a sentence.
 
         The mark after its last word does not count where the text has none there.
         """
         whole = sentence.ends
-        for place, (meant, given) in enumerate(zip(sentence.shown, found, strict=True)):
+        for place, (meant, given) in enumerate(zip(sentence.shown, restored, strict=True)):
             same = meant.spelling == given.spelling
             self.words += 1
             self.cased += same
             if place and meant.spelling[0] != "I" and meant.spelling != sentence.words[place]:
                 self.inner += 1
                 self.inner_cased += same
-            counts_mark = sentence.ends or place < len(found) - 1
+            counts_mark = sentence.ends or place < len(restored) - 1
             whole = whole and same and meant.mark == given.mark
             if counts_mark:
                 for at, mark in ((1, given.mark), (2, meant.mark)):

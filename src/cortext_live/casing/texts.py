@@ -38,7 +38,7 @@ _CLOSING = "\"'”’»)]}*_"
 
 
 @dataclass(frozen=True)
-class Sentence:
+class WrittenSentence:
     """A line of text.
 
     Attributes:
@@ -56,7 +56,7 @@ def read_sentences(
     paths: Iterable[Path],
     language: Language,
     progress: Callable[[int, int], None] = lambda done, total: None,
-) -> list[Sentence]:
+) -> list[WrittenSentence]:
     """Return the different sentences of texts, plain or .gz, in their order.
 
     Args:
@@ -75,43 +75,43 @@ def read_sentences(
         )
     total = sum(path.stat().st_size for path in paths if path.is_file())
     done = 0
-    found: dict[str, Sentence] = {}
+    different: dict[str, WrittenSentence] = {}
     n_lines = 0
     for path in paths:
         for line in text_lines(path, lambda here: progress(done + here, total)):  # noqa: B023
             n_lines += bool(line.strip())
             sentence = parsed(line, language)
             if sentence is not None:
-                found.setdefault(" ".join(sentence.words), sentence)
+                different.setdefault(" ".join(sentence.words), sentence)
         done += path.stat().st_size if path.is_file() else 0
-    sentences = list(found.values())
+    sentences = list(different.values())
     _check(sentences, n_lines, paths)
     return sentences
 
 
-def _check(sentences: Sequence[Sentence], n_lines: int, paths: Sequence[Path]) -> None:
+def _check(sentences: Sequence[WrittenSentence], n_lines: int, paths: Sequence[Path]) -> None:
     where = ", ".join(map(str, paths[:3]))
     if len(sentences) < LEAST_SENTENCES:
-        what = f"{len(sentences):,} different sentences of {n_lines:,} lines can be used"
+        problem = f"{len(sentences):,} different sentences of {n_lines:,} lines can be used"
         fix = f"give text with at least {LEAST_SENTENCES}, a sentence a line"
-        raise TextError(what, where=where, fix=fix)
+        raise TextError(problem, where=where, fix=fix)
     capitals = sum(_begins_with_capital(sentence) for sentence in sentences) / len(sentences)
     if capitals < LEAST_CAPITALS:
-        what = f"{capitals:.0%} of the sentences begin with a capital"
-        raise TextError(what, where=where, fix="give text as people write it, with capitals")
+        problem = f"{capitals:.0%} of the sentences begin with a capital"
+        raise TextError(problem, where=where, fix="give text as people write it, with capitals")
     ends = sum(sentence.ends for sentence in sentences) / len(sentences)
     if ends < LEAST_CAPITALS:
-        what = f"{ends:.0%} of the sentences end with a full stop or another mark"
-        raise TextError(what, where=where, fix="give text as people write it, with its marks")
+        problem = f"{ends:.0%} of the sentences end with a full stop or another mark"
+        raise TextError(problem, where=where, fix="give text as people write it, with its marks")
 
 
-def _begins_with_capital(sentence: Sentence) -> bool:
+def _begins_with_capital(sentence: WrittenSentence) -> bool:
     letters = [letter for letter in sentence.shown[0].spelling if letter.isalpha()]
     return bool(letters) and letters[0] != letters[0].lower()
 
 
-def parsed(line: str, language: Language) -> Sentence | None:
-    """Return the sentence of a line; None where its words cannot be told one by one."""
+def parsed(line: str, language: Language) -> WrittenSentence | None:
+    """Return the sentence of a line; None where its words cannot be separated."""
     words: list[str] = []
     shown: list[Shown] = []
     plain = unicodedata.normalize("NFC", line.translate(_STRAIGHT))
@@ -132,7 +132,7 @@ def parsed(line: str, language: Language) -> Sentence | None:
     if not words or len(words) > MOST_WORDS or language.normalize(plain) != text:
         return None
     ends = shown[-1].mark in ENDS
-    return Sentence(tuple(words), tuple(shown), ends)
+    return WrittenSentence(tuple(words), tuple(shown), ends)
 
 
 def _spelling(piece: str, word: str) -> str | None:
@@ -152,6 +152,6 @@ def _mark(piece: str) -> str:
     return _MARK_OF.get(bare[-1:], "")
 
 
-def part_of(sentence: Sentence) -> int:
+def part_of(sentence: WrittenSentence) -> int:
     """Return the part, 0 to `PARTS` - 1, that a sentence belongs to, whatever text it stands in."""
     return zlib.crc32(" ".join(sentence.words).encode()) % PARTS

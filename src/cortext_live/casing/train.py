@@ -42,7 +42,7 @@ from cortext_live.casing.model import (
 )
 from cortext_live.casing.rules import case_english
 from cortext_live.casing.scores import CasingScores
-from cortext_live.casing.texts import Sentence, part_of, read_sentences
+from cortext_live.casing.texts import WrittenSentence, part_of, read_sentences
 from cortext_live.casing.writing import MARKS
 
 Stage = Callable[[str], Progress | None]
@@ -83,7 +83,7 @@ def train_case(
     options: CasingSettings | None = None,
     stage: Stage = lambda name: None,
 ) -> dict[str, Any]:
-    """Train a casing model on texts, write it, and return what was measured on held-out sentences.
+    """Train a casing model on texts, write it, and return its scores on held-out sentences.
 
     Args:
         texts: Text as people write it, plain or .gz, a sentence a line.
@@ -116,18 +116,18 @@ def train_case(
     return {"model": str(out), "bytes": out.stat().st_size, **facts}
 
 
-def measure(caser: ModelCaser, sentences: Sequence[Sentence]) -> dict[str, Any]:
+def measure(caser: ModelCaser, sentences: Sequence[WrittenSentence]) -> dict[str, Any]:
     """Return the figures of a model, and of the rules where the language is English."""
-    found = {"model": scored(caser, sentences).to_json()}
+    scores = {"model": scored(caser, sentences).to_json()}
     if caser.card.language.is_benchmark:
         rules = CasingScores()
         for sentence in sentences:
             rules.add(sentence, case_english(sentence.words))
-        found["rules"] = rules.to_json()
-    return found
+        scores["rules"] = rules.to_json()
+    return scores
 
 
-def scored(caser: ModelCaser, sentences: Sequence[Sentence]) -> CasingScores:
+def scored(caser: ModelCaser, sentences: Sequence[WrittenSentence]) -> CasingScores:
     """Count what a model makes of sentences."""
     scores = CasingScores()
     for at in range(0, len(sentences), 256):
@@ -138,8 +138,8 @@ def scored(caser: ModelCaser, sentences: Sequence[Sentence]) -> CasingScores:
 
 
 def fit_caser(
-    learnt: Sequence[Sentence],
-    decides: Sequence[Sentence],
+    learnt: Sequence[WrittenSentence],
+    decides: Sequence[WrittenSentence],
     language: Language = EN,
     options: CasingSettings | None = None,
     bar: Progress | None = None,
@@ -157,7 +157,7 @@ def fit_caser(
     card = _card(learnt, language, options)
     with threads(options.threads), torch.random.fork_rng(devices=[]):
         torch.manual_seed(options.seed)
-        training = _Training(card, learnt, decides, options)
+        training = _CasingTraining(card, learnt, decides, options)
         facts = training.run(bar)
     facts |= {
         "sentences": len(learnt),
@@ -169,7 +169,9 @@ def fit_caser(
     return ModelCaser(card, training.network), facts
 
 
-def _card(learnt: Sequence[Sentence], language: Language, options: CasingSettings) -> CasingCard:
+def _card(
+    learnt: Sequence[WrittenSentence], language: Language, options: CasingSettings
+) -> CasingCard:
     counts = Counter(word for sentence in learnt for word in sentence.words)
     spelt: dict[str, Counter[str]] = {}
     for sentence in learnt:
@@ -179,8 +181,8 @@ def _card(learnt: Sequence[Sentence], language: Language, options: CasingSetting
                 spelt.setdefault(word, Counter())[shown.spelling] += 1
     spellings = {
         word: best
-        for word, found in spelt.items()
-        if kind_of(word, best := found.most_common(1)[0][0]) == "mixed"
+        for word, of_word in spelt.items()
+        if kind_of(word, best := of_word.most_common(1)[0][0]) == "mixed"
     }
     known = [word for word, n in counts.most_common(MOST_KNOWN) if n >= options.least_known]
     return CasingCard(
@@ -191,14 +193,14 @@ def _card(learnt: Sequence[Sentence], language: Language, options: CasingSetting
     )
 
 
-class _Training:
+class _CasingTraining:
     """One training of a network."""
 
     def __init__(
         self,
         card: CasingCard,
-        learnt: Sequence[Sentence],
-        decides: Sequence[Sentence],
+        learnt: Sequence[WrittenSentence],
+        decides: Sequence[WrittenSentence],
         options: CasingSettings,
     ) -> None:
         self.network = CasingNetwork(card)
@@ -271,15 +273,15 @@ class _Training:
         prior.weight.copy_(learnt + best * torch.eye(len(learnt)))
         return best
 
-    def _batches(self) -> Iterator[list[Sentence]]:
+    def _batches(self) -> Iterator[list[WrittenSentence]]:
         order = self._rng.permutation(len(self._learnt))
         for at in range(0, len(order), self._options.batch):
             sentences = [self._learnt[number] for number in order[at : at + self._options.batch]]
-            together: list[Sentence] = []
+            together: list[WrittenSentence] = []
             for sentence in sentences:
                 before = together[-1] if together else None
                 if before and before.ends and self._rng.random() < self._options.joined:
-                    together[-1] = Sentence(
+                    together[-1] = WrittenSentence(
                         before.words + sentence.words,
                         before.shown + sentence.shown,
                         sentence.ends,
@@ -288,7 +290,7 @@ class _Training:
                     together.append(sentence)
             yield together
 
-    def _loss(self, sentences: Sequence[Sentence], drop: bool = False) -> Tensor:
+    def _loss(self, sentences: Sequence[WrittenSentence], drop: bool = False) -> Tensor:
         """Return the mean loss of a word: that of its capitals and that of its mark."""
         batch = self._encoder.batch([sentence.words for sentence in sentences])
         if drop:

@@ -101,8 +101,8 @@ def capital(word: str) -> str:
 
 def upper(word: str) -> str:
     """Return a word in capitals; letters whose capital does not lead back stay."""
-    found = "".join(_checked(letter.upper(), letter) for letter in word)
-    return _checked(found, word)
+    capitals = "".join(_checked(letter.upper(), letter) for letter in word)
+    return _checked(capitals, word)
 
 
 def _checked(spelling: str, word: str) -> str:

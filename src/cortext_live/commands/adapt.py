@@ -125,7 +125,7 @@ def adapt(
             lm,
             session=session,
             trials=trials,
-            heard=hear or ["train"],
+            learn_from=hear or ["train"],
             corrections=corrections,
             old_data=old_data,
             old_trials=old_trials,

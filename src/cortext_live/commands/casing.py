@@ -62,11 +62,11 @@ def train_case(
 def rows(measured: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, ...]]:
     """Return the rows of a table of figures, a column for each that was measured."""
     figures = list(measured.values())
-    found = [
+    shown = [
         ("words with the right capitals", *(percent(each["case_accuracy"]) for each in figures)),
         ("capitals of names", *(percent(each["inner_capitals_right"]) for each in figures)),
     ]
     for mark in figures[0]["f1"]:
-        found.append((f"F1 of {mark}", *(percent(each["f1"][mark]) for each in figures)))
+        shown.append((f"F1 of {mark}", *(percent(each["f1"][mark]) for each in figures)))
     right = (percent(each["sentences_right"]) for each in figures)
-    return [*found, ("sentences right to the letter", *right)]
+    return [*shown, ("sentences right to the letter", *right)]

@@ -84,9 +84,9 @@ def drift(
     notes: list[str] = []
     models = None if chain is None else _read_chain(chain, skip_bad, notes)
     distances = _layer_distances(run, chain, models, notes)
-    speaker = None if models is None else _speaker(models)
+    model_in_use = None if models is None else _model_in_use(models)
     with progress_bar("reading") as progress:
-        read = read_source(source, skip_bad=skip_bad, speaker=speaker, progress=progress)
+        read = read_source(source, skip_bad=skip_bad, model_in_use=model_in_use, progress=progress)
     read.notes += notes
     report = drift_report(
         read,
@@ -120,14 +120,14 @@ def _read_chain(chain: Path, skip_bad: bool, notes: list[str]) -> ChainContents 
         return None
 
 
-def _speaker(models: ChainContents) -> Callable[[datetime], str]:
+def _model_in_use(models: ChainContents) -> Callable[[datetime], str]:
     """Return a function that names the model of a chain that spoke at a time."""
 
-    def speaker(when: datetime) -> str:
+    def model_in_use(when: datetime) -> str:
         then = models.at(when)
         return models.entries[then.speaking(when)].model_name if then.entries else "before it"
 
-    return speaker
+    return model_in_use
 
 
 def _layer_distances(
@@ -138,11 +138,8 @@ def _layer_distances(
     The days of a log are known to the models that have learnt from it. Of those that were allowed
     to speak, the latest knows the most: a provisional one counts even when its time is over.
 
-    Args:
-        run: Run directory.
-        chain: Directory of the chain.
-        models: The chain's contents; None where they cannot be read.
-        notes: Gets a line where the chain's model is damaged or has no day layers.
+    `models` is None where the chain cannot be read. `notes` gets a line where the chain's model is
+    damaged or has no day layers.
 
     Raises:
         RunError: The run has no model, or one without day layers.
@@ -178,8 +175,8 @@ def _show(report: DriftReport, out: Path | None) -> None:
     columns += ["day layer", "model"]
     title = "Largest change of an array against the reference days"
     print_table(title, columns, [_row(day) for day in report.days])
-    print_lines(*(text for _, text in report.told))
-    if not report.told:
+    print_lines(*(text for _, text in report.sentences))
+    if not report.sentences:
         print_lines("Nothing has changed by more than usual.")
     print_notes(report.notes)
     if out is not None:

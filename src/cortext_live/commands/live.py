@@ -189,7 +189,7 @@ def _open(settings: LiveSettings) -> DecodingThread:
         run = model_folder(settings.chain, int(decoding.model.partition("-")[0]))
         speaks = [f"model: {decoding.model} of {settings.chain}"]
     confidence = choose_confidence(run, settings.lm, options, has_llm=settings.llm is not None)
-    # Nothing is said of confidences where none were fitted: the run is as it always was.
+    # No line about confidences where none were fitted: the run is as it always was.
     fitted = () if confidence.note == RAW else (confidence.note,)
     print_lines(*speaks, note, *fitted, err=True)
     event("decoder_options", note=note)
@@ -240,16 +240,16 @@ def use(
     """
     from cortext_live.usage.statistics import read_use
 
-    found = read_use(logs)
+    read = read_use(logs)
     # Only now: loading what draws takes longer than refusing a log that cannot be read.
     from cortext_live.usage.report import write_use_report
 
     page = out or logs[0] / "use.html"
-    write_use_report(page, found)
+    write_use_report(page, read)
     if as_json:
-        print_json(found.to_json() | {"page": str(page)})
+        print_json(read.to_json() | {"page": str(page)})
         return
-    rows = [(day.date, *_cells(day.tally)) for day in found.days]
+    rows = [(day.date, *_cells(day.tally)) for day in read.days]
     columns = [
         "day",
         "use, h",
@@ -261,8 +261,8 @@ def use(
         "wrong",
         "WER",
     ]
-    print_table("", columns, [*rows, ("all", *_cells(found.overall))])
-    for note in found.notes:
+    print_table("", columns, [*rows, ("all", *_cells(read.overall))])
+    for note in read.notes:
         print_lines(note)
     print_lines(f"page: {page}")
 

@@ -65,12 +65,12 @@ def recalibrate(
     seed: Annotated[int, typer.Option(help="Seed of noise, dropout and replay.")] = 0,
     as_json: bool = JSON,
 ) -> None:
-    """Keep a decoder calibrated: learn from its usage log, and judge what was learnt.
+    """Keep a decoder calibrated: learn from its usage log, and judge the new models.
 
     Each model is a run directory in the chain. It is promoted only if corrected sentences that none
     has learnt from show that it adds less than 2 points of word errors. It computes on one core, at
     the lowest priority, and waits while somebody speaks. Ctrl-C ends the service; the same command
-    goes on.
+    continues.
 
     Example: cortext recalibrate runs/first --log runs/log --lm runs/lm --out runs/chain
     """
@@ -124,9 +124,9 @@ def _set_aside(numbers: list[int], reason: str, log: Path) -> str:
     named = f"{'entries' if several else 'entry'} {', '.join(map(str, numbers[:NAMED]))}"
     if len(numbers) > NAMED:
         named += f" and {len(numbers) - NAMED} more"
-    what = f"{log}: {named} {'are' if several else 'is'} set aside: {reason}"
+    line = f"{log}: {named} {'are' if several else 'is'} set aside: {reason}"
     how = f"cortext log delete {log} --entry {numbers[0]}"
-    return f"{what}; the others are learnt from. To delete {'one' if several else 'it'}: {how}"
+    return f"{line}; the others are learnt from. To delete {'one' if several else 'it'}: {how}"
 
 
 def show(chain: ChainFolder, as_json: bool = JSON) -> None:

@@ -138,13 +138,13 @@ def _waits_shown(shown: bool) -> Iterator[None]:
 
     class Waits(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            said = {
+            lines = {
                 "redis_unreachable": "does not answer; waiting for it (Ctrl-C ends this)",
                 "redis_answers_again": "answers",
             }
-            if record.getMessage() in said:
+            if record.getMessage() in lines:
                 where = record.__dict__["facts"]["redis"]
-                print_lines(f"Redis at {where} {said[record.getMessage()]}", err=True)
+                print_lines(f"Redis at {where} {lines[record.getMessage()]}", err=True)
 
     handler = Waits()
     if shown:
@@ -324,9 +324,9 @@ def _check_form(profile: str, speed: float | None, node: str | None, run: Path |
         if run is not None:
             raise ConfigError("--run does not go with the brand profile, which sends features")
         if speed is None and node is None:
-            found = "--speed max needs --node NICK with the brand profile"
+            problem = "--speed max needs --node NICK with the brand profile"
             raise ConfigError(
-                f"{found}: without it nobody says what was taken, and the stream would overflow"
+                f"{problem}: without it nobody says what was taken, and the stream would overflow"
             )
         return
     if node is not None:

@@ -40,10 +40,10 @@ def export(
     from cortext_live.usage import conversation
     from cortext_live.usage.log import read_log
 
-    found = read_log(log)
-    entries = conversation.latest(found.entries, len(found.entries), search=search)
+    contents = read_log(log)
+    entries = conversation.latest(contents.entries, len(contents.entries), search=search)
     content = conversation.export(entries, form)
-    for note in found.notes:
+    for note in contents.notes:
         print_lines(note, err=True)
     if out is None:
         sys.stdout.buffer.write(content)
@@ -79,7 +79,7 @@ def delete(
 ) -> None:
     """Delete sentences and turns of a usage log, with features and recordings of them.
 
-    --chain alone repeats what was deleted before. It cannot be undone.
+    --chain alone repeats earlier deletions. It cannot be undone.
 
     Example: cortext log delete runs/log --since 2026-11-21T10:00 --until 2026-11-21T11:00
     """
@@ -93,7 +93,7 @@ def delete(
     if chain is not None:
         from cortext_live.recalibration.chain import read_chain
 
-        read_chain(chain)  # says what is wrong before anything is deleted
+        read_chain(chain)  # raises for a damaged chain before anything is deleted
     numbers = [] if chosen is None else chosen.of(read_log(log).entries)
     if numbers and not yes and not _agrees(f"Delete {_count(len(numbers))} of {log} for ever?"):
         print_lines("nothing was deleted", err=True)

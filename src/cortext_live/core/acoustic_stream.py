@@ -71,7 +71,7 @@ class Endpoint:
         self._silent_frames = math.ceil(options.silence_ms / frame_ms)
         self._speech_frames = math.ceil(options.speech_ms / frame_ms)
         self._max_frames = math.ceil(options.max_ms / frame_ms)
-        # Not a boundary: it is written or said between words, and no pause.
+        # Not a boundary: it is written or spoken between words, and no pause.
         silent = [inventory.blank_symbol, *([inventory.silence] if inventory.silence else [])]
         self._silent_tokens = inventory.ids(silent).tolist()
         self.reset()
@@ -153,7 +153,7 @@ class AcousticStream:
         stopwatch: Takes the time of each stage.
 
     Attributes:
-        watch: Makes bins usable, and notes what is unusual about them.
+        watch: Makes bins usable, and notes unusual ones.
 
     Raises:
         RunError: The model does not know the session.
@@ -228,7 +228,7 @@ class AcousticStream:
     def remember(self, utterances: Iterable[np.ndarray]) -> None:
         """Take earlier utterances into the rolling statistics, float32 [T, C] each, oldest first.
 
-        A program that begins anew goes on with them as if it had decoded them. Those with another
+        A program that begins anew continues with them as if it had decoded them. Those with another
         number of features are left out; without rolling statistics nothing happens.
         """
         if self._normaliser is None:
@@ -247,7 +247,7 @@ class AcousticStream:
         self._begin()
 
     def swap(self, stepper: Stepper) -> None:
-        """Let another model go on with the next utterance; drop the one in progress.
+        """Let another model decode from the next utterance on; drop the one in progress.
 
         Raises:
             RunError: It reads other recordings or writes other tokens. Nothing has changed.
@@ -329,7 +329,7 @@ class AcousticStream:
             if prepare:
                 self.stepper.prepare(self._waiting_TC[self._gap_bins :])
             return np.empty((0, len(self.stepper.inventory)), dtype=np.float32)
-        # Before the steps: where one fails, the utterance goes on without its frame.
+        # Before the steps: where one fails, the utterance continues without its frame.
         self._n_frames += len(patches)
         logits = [self.stepper.step(bins_SC) for bins_SC in patches]
         self._stopwatch.lap("model")

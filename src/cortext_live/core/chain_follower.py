@@ -69,7 +69,7 @@ def speaking_run(chain: Path, run: Path) -> tuple[Path, str | None]:
 
 
 class ChainFollower:
-    """Follows a chain; a chain or a model that is damaged is logged, and the model before goes on.
+    """Follows a chain; a chain or a model that is damaged is logged, and the model before stays.
 
     Args:
         chain: Directory of the chain; it may not exist yet.
@@ -106,11 +106,11 @@ class ChainFollower:
     def _run(self) -> None:
         problem, tried, pause_s, again_s = "", None, RETRY_S[0], 0.0
         while not self._stop.wait(LOOK_S):
-            found = chain_state(self._chain)
-            if problem and found == tried and time.monotonic() < again_s:
+            state = chain_state(self._chain)
+            if problem and state == tried and time.monotonic() < again_s:
                 continue
-            if found != tried:
-                tried, pause_s = found, RETRY_S[0]
+            if state != tried:
+                tried, pause_s = state, RETRY_S[0]
             try:
                 self._look()
                 problem = ""

@@ -105,11 +105,11 @@ def check_options(options: DecoderOptions) -> None:
         if not setting.accepts(value := getattr(options, name)):
             raise DecodingError(f"{name} is {value}; live it must be {setting.needed(value)}")
     if options.llm.budget_ms > LONGEST_BUDGET_MS:
-        what = (
+        problem = (
             f"llm.budget_ms is {options.llm.budget_ms:g}; live it must be at most"
             f" {LONGEST_BUDGET_MS:g}"
         )
-        raise DecodingError(what)
+        raise DecodingError(problem)
 
 
 def checked_hotwords(bonuses: Mapping[str, float], language: Language = EN) -> dict[str, float]:
@@ -121,11 +121,11 @@ def checked_hotwords(bonuses: Mapping[str, float], language: Language = EN) -> d
 
     Raises:
         DecodingError: For too many or too long words, for characters that nobody sees, for letters
-            that the language lacks, and for what is no word of it.
+            that the language lacks, and for texts that are no word of it.
     """
     if len(bonuses) > MOST_HOTWORDS:
         raise DecodingError(f"{len(bonuses)} hotwords; at most {MOST_HOTWORDS} can be favoured")
-    found = {}
+    checked = {}
     for typed, bonus in bonuses.items():
         word = unicodedata.normalize("NFC", typed)
         if len(word) > LONGEST_WORD:
@@ -137,8 +137,8 @@ def checked_hotwords(bonuses: Mapping[str, float], language: Language = EN) -> d
             raise DecodingError(
                 f"hotword {word!r} has a character that nobody sees", fix="leave it out"
             )
-        found[_in_text(word, language)] = bonus
-    return found
+        checked[_in_text(word, language)] = bonus
+    return checked
 
 
 def _in_text(word: str, language: Language) -> str:
@@ -147,8 +147,8 @@ def _in_text(word: str, language: Language) -> str:
         return word.replace("\N{RIGHT SINGLE QUOTATION MARK}", "'")
     fix = "write it with the language's letters"
     if lost := language.damage(word):
-        what = f"hotword {word!r} has {' '.join(lost)}, which language {language.name!r} lacks"
-        raise DecodingError(what, fix=fix)
+        problem = f"hotword {word!r} has {' '.join(lost)}, which language {language.name!r} lacks"
+        raise DecodingError(problem, fix=fix)
     words = language.normalize(word).split()
     if words and "".join(words) == word:  # where each character is a word, several make a hotword
         return word

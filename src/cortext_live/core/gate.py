@@ -215,7 +215,7 @@ class IdleGate:
 
     Args:
         network: Its network.
-        card: What was fitted and measured.
+        card: Its fitted values and measured errors.
         frame_ms: Milliseconds of a frame.
         threshold: Probability above which it opens; None takes the card's.
     """
@@ -336,14 +336,14 @@ def _read_network(path: Path) -> GateNetwork:
         arrays: dict[str, Any] = {name: tensor.numpy() for name, tensor in tensors.items()}
         return GateNetwork(**arrays | {"bias": arrays["bias"].item()})
     except CortextError as error:
-        what = error.what
+        problem = error.what
     except OSError as error:
-        what = f"the idle gate cannot be read: {error.strerror}"
+        problem = f"the idle gate cannot be read: {error.strerror}"
     except (TypeError, KeyError):  # names
-        what = "the idle gate has other tensors than `fit-gate` writes"
+        problem = "the idle gate has other tensors than `fit-gate` writes"
     except ValueError as error:
-        what = f"the idle gate cannot be read: {error}"
-    raise ConfigError(what, where=path, fix=AGAIN)
+        problem = f"the idle gate cannot be read: {error}"
+    raise ConfigError(problem, where=path, fix=AGAIN)
 
 
 def gate_for(run: str | Path, stepper: Stepper, threshold: float | None = None) -> IdleGate:

@@ -81,7 +81,7 @@ def fit_gate(
         judged.append(_peaks(model, network, spoken[half::2], windows[half::2]))
     network = train(*(np.concatenate(pair) for pair in zip(*sets, strict=True)))
     peaks_N = np.concatenate([peaks for peaks, _ in judged])
-    tracks = [track for _, found in judged for track in found]
+    tracks = [track for _, tracks_of_trial in judged for track in tracks_of_trial]
     frame_ms = _frame_ms(model)
     measured = measure(peaks_N, tracks, frame_ms)
     card = GateCard(
@@ -107,28 +107,28 @@ def _spoken(model: AcousticModel, data: str | Path, split: str) -> list[np.ndarr
     packed.conventions.require(model.conventions, mine="the data", theirs="the model")
     part = packed.split(split)
     chosen = [i for i in range(len(part)) if part.labels(i) is not None]
-    found = [log_softmax(x) for x in logits_of(model, part, chosen, None)]
-    found = [x for x in found if not silent(x, model.inventory).all()]
-    if len(found) < FEWEST_TRIALS:
-        what = f"split {split!r} has {len(found)} usable labelled trials"
+    log_probs = [log_softmax(x) for x in logits_of(model, part, chosen, None)]
+    log_probs = [x for x in log_probs if not silent(x, model.inventory).all()]
+    if len(log_probs) < FEWEST_TRIALS:
+        problem = f"split {split!r} has {len(log_probs)} usable labelled trials"
         fix = f"give recordings with at least {FEWEST_TRIALS}, or another --split"
-        raise DataError(what, where=packed.path, fix=fix)
-    return found
+        raise DataError(problem, where=packed.path, fix=fix)
+    return log_probs
 
 
 def _idle(model: AcousticModel, data: str | Path) -> list[np.ndarray]:
     """Return log-probabilities [P, V] of the windows of idle recordings, as live decoding scans."""
     packed = open_for(model.conventions, data)
     packed.conventions.require(model.conventions, mine="the idle data", theirs="the model")
-    found = []
+    log_probs = []
     for name in packed.splits:
         part = packed.split(name)
         for i in range(len(part)):
             features_TC = _features(part, i)
-            found += scan(model, features_TC, part.session(i))
-    if not found:
+            log_probs += scan(model, features_TC, part.session(i))
+    if not log_probs:
         raise DataError("the idle recordings hold no trial", where=packed.path)
-    return found
+    return log_probs
 
 
 def _features(part: PackedSplit, i: int) -> np.ndarray:
@@ -152,7 +152,7 @@ def scan(model: AcousticModel, features_TC: np.ndarray, session: str) -> list[np
     session = session if session in model.sessions else model.sessions[-1]
     again = int(model.n_patches(np.array([kept]))[0])
     firsts = [f for f in range(0, len(features_TC), size - kept) if len(features_TC) - f > kept]
-    found = []
+    pieces = []
     for start in range(0, len(firsts), 16):
         parts = [features_TC[f : f + size] for f in firsts[start : start + 16]]
         n_bins_B = np.array([len(x) for x in parts])
@@ -161,8 +161,8 @@ def scan(model: AcousticModel, features_TC: np.ndarray, session: str) -> list[np
             row[: len(x_TC)] = x_TC
         logits_BPV, n_B = model.logits_batch(batch_BTC, [session] * len(parts), n_bins_B)
         for f, logits_PV, n in zip(firsts[start : start + 16], logits_BPV, n_B, strict=True):
-            found.append((f, log_softmax(logits_PV[:n])))
-    return [x if f == 0 else x[again:] for f, x in found]
+            pieces.append((f, log_softmax(logits_PV[:n])))
+    return [x if f == 0 else x[again:] for f, x in pieces]
 
 
 def silent(log_probs_PV: np.ndarray, inventory: Inventory) -> np.ndarray:
@@ -191,13 +191,15 @@ def _with_context(
     """Return each trial after idle frames, with the numbers of its first and last sound."""
     n = max(window_frames(_frame_ms(model)))
     before = [w[s : s + n] for w in windows for s in range(0, len(w) - n + 1, n)]
-    found = []
+    trials = []
     for number, trial_PV in enumerate(spoken):
         sounds = np.flatnonzero(~silent(trial_PV, model.inventory))
         # A prime step takes the stretches out of order, so that all kinds come before trials.
         idle_PV = before[number * 7 % len(before)] if before else np.repeat(trial_PV[:1], n, axis=0)
-        found.append((np.concatenate((idle_PV, trial_PV)), n + int(sounds[0]), n + int(sounds[-1])))
-    return found
+        trials.append(
+            (np.concatenate((idle_PV, trial_PV)), n + int(sounds[0]), n + int(sounds[-1]))
+        )
+    return trials
 
 
 def _examples(
@@ -259,8 +261,8 @@ def train(inputs_PS: np.ndarray, speech_P: np.ndarray) -> GateNetwork:
 def log_odds(network: GateNetwork, inputs_PS: np.ndarray) -> np.ndarray:
     """Return the log-odds of frames, float [P]; they agree with a frame's at a time to 1e-4."""
     z_PS = (inputs_PS - network.mean_S) * network.scale_S
-    found: np.ndarray = np.tanh(z_PS @ network.hidden_SD + network.hidden_D) @ network.output_D
-    return found + network.bias
+    odds: np.ndarray = np.tanh(z_PS @ network.hidden_SD + network.hidden_D) @ network.output_D
+    return odds + network.bias
 
 
 def in_time_frames(model: AcousticModel) -> int:
@@ -309,11 +311,11 @@ def measure(peaks_N: np.ndarray, tracks: Sequence[np.ndarray], frame_ms: float) 
         frame_ms: Milliseconds of a frame.
     """
     hours = sum(map(len, tracks)) * frame_ms / 3_600_000
-    found = []
+    measured = []
     for opens in ODDS:
         false = sum(openings(track, opens, frame_ms) for track in tracks)
         missed = int((peaks_N < opens).sum())
-        found.append(
+        measured.append(
             Operating(
                 threshold=1 / (1 + math.exp(-opens)),
                 false_per_hour=false / hours if tracks else None,
@@ -322,7 +324,7 @@ def measure(peaks_N: np.ndarray, tracks: Sequence[np.ndarray], frame_ms: float) 
                 missed_high=binomial_high(missed, len(peaks_N)),
             )
         )
-    return found
+    return measured
 
 
 def best_threshold(measured: Sequence[Operating]) -> float:

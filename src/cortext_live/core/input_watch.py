@@ -1,6 +1,6 @@
 """Watch over live features: values that are no numbers, features that stand still, other ranges.
 
-One bad channel must not silence a person: it is left out, and said once.
+One bad channel must not silence a person: it is left out, and reported once.
 
 T bins, C features.
 """
@@ -23,7 +23,7 @@ FOR_GOOD = "to leave out for good, train with dataset.feature_subset, or send 0"
 
 
 class InputWatch:
-    """Makes live bins usable, and collects notes on them, each said once.
+    """Makes live bins usable, and collects notes on them, each reported once.
 
     Args:
         n_features: Features of a bin, C.
@@ -141,11 +141,11 @@ class InputWatch:
             return
         first_TC = np.concatenate(self._first)
         self._first = None
-        found = range_of(trial_moments(first_TC)[0], float(first_TC.min()))
-        if self._expected is not None and (said := difference(found, self._expected)):
-            self._notes.append(f"features unlike those of the training: {said}; check their unit")
-        elif self._expected is None and self._normalises and found.looks_z_scored:
-            self._notes.append(f"raw features look like z-scores ({found}); check normalise")
+        range_seen = range_of(trial_moments(first_TC)[0], float(first_TC.min()))
+        if self._expected is not None and (doubt := difference(range_seen, self._expected)):
+            self._notes.append(f"features unlike those of the training: {doubt}; check their unit")
+        elif self._expected is None and self._normalises and range_seen.looks_z_scored:
+            self._notes.append(f"raw features look like z-scores ({range_seen}); check normalise")
 
 
 def check_bins(bins_TC: np.ndarray, n_features: int) -> None:

@@ -21,7 +21,7 @@ from cortext.text.lexicon import Lexicon
 from cortext.text.pronunciation import pronouncer
 from cortext_live.core.acoustic_stream import Normalise
 from cortext_live.core.log import event, internal_error
-from cortext_live.usage.heard import HeardFeatures
+from cortext_live.usage.kept_features import KeptFeatures
 from cortext_live.usage.log_entries import Entry
 from cortext_live.usage.speaking import note_speaking
 from cortext_live.usage.writer import UsageLog, UtteranceRecord, now
@@ -56,7 +56,7 @@ class LogWriter:
         when: datetime | None = None,
         entry: int | None = None,
     ) -> None:
-        """Log an utterance; a failure is in the log of events, and is told in a line.
+        """Log an utterance; a failure is in the log of events, and is reported in a line.
 
         Args:
             number: The utterance's number, for messages.
@@ -98,13 +98,13 @@ class LogWriter:
             self._problem = problem
         except Exception as error:
             event("features_not_kept", "error", utterance=number)
-            what = f"utterance {number} is logged, but its features are not: "
-            failed(what + internal_error(error))
+            opening = f"utterance {number} is logged, but its features are not: "
+            failed(opening + internal_error(error))
 
     def add_turn(
         self, text: str, when: datetime, entry: int, failed: Callable[[str], None]
     ) -> None:
-        """Log what a partner said, in order; a failure is told in a line."""
+        """Log a partner's words, in order; a failure is reported in a line."""
         try:
             self._waiting.put_nowait(None)
         except queue.Full:
@@ -187,10 +187,10 @@ def open_log(
     Raises:
         LiveError: The disk is full, or another program writes the log.
     """
-    if normalise == "none":  # the log keeps what is sent
+    if normalise == "none":  # the log keeps the features as they are sent
         conventions = replace(conventions, features="z-scored")
-    heard = HeardFeatures(folder, 1e9 * quota_gb, days) if record_all else None
-    log = UsageLog(folder, conventions, _lexicon(decoder), heard)
+    kept_features = KeptFeatures(folder, 1e9 * quota_gb, days) if record_all else None
+    log = UsageLog(folder, conventions, _lexicon(decoder), kept_features)
     for note in log.notes:
         event("session_log_damaged", "warning", note=note)
     return LogWriter(log)
@@ -272,14 +272,14 @@ def record_of(
 def candidates(nbest: NBest) -> list[dict[str, Any]]:
     """Return the best sentences with their scores, as pages are sent and logs keep them."""
     names = ("text", "score", "acoustic", "ngram", "llm")
-    found = [hypothesis_json(hypothesis) for hypothesis in nbest[:MAX_NBEST]]
-    return [{name: each[name] for name in names} for each in found]
+    hypotheses = [hypothesis_json(hypothesis) for hypothesis in nbest[:MAX_NBEST]]
+    return [{name: each[name] for name in names} for each in hypotheses]
 
 
 def spoken_s(nbest: NBest, n_bins: int, ended: str, bin_ms: float) -> float:
     """Return the seconds of an utterance.
 
-    A feed goes on without end: where a pause ended it, the time from the first word to the last
+    A feed has no end: where a pause ended it, the time from the first word to the last
     counts.
 
     Args:

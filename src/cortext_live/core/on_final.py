@@ -45,8 +45,8 @@ class FinalCommand:
                 fix="give its path, and its arguments after it",
             )
         if not 0 < timeout_s < float("inf"):
-            what = f"--on-final-timeout is {timeout_s}"
-            raise ConfigError(f"{what}; a number of seconds above 0 is needed")
+            problem = f"--on-final-timeout is {timeout_s}"
+            raise ConfigError(f"{problem}; a number of seconds above 0 is needed")
         self._timeout_s = timeout_s
         self._waiting = deque[tuple[str, Callable[[str], None]]]()
         self._news = threading.Condition()

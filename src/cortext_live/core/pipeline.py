@@ -39,8 +39,8 @@ class Update:
         partial: The words so far.
         logits_PV: float32 [P, V], frames that are new, in the order of the model's inventory.
         stage_ms: Milliseconds by `statistics.TIMES`, a number for each new frame.
-        reason: Why the utterance has ended by itself, and so is to be finished; None while it goes
-            on.
+        reason: Why the utterance has ended by itself, and so is to be finished; None while it is
+            in progress.
         held_bins: Bins that came after its end: `finish` keeps them for the next utterance.
     """
 
@@ -83,7 +83,7 @@ class Pipeline(Described):
         session: The recording day whose layer is used; `latest` is the model's last one.
         options: How features become logits, and when an utterance ends.
         stepper: Another way to run the model (ONNX Runtime, bfloat16); it has a session already.
-        context: What was said before, for a large model; may be changed.
+        context: The text before the utterance, for a large model; may be changed.
         gate: Tells when an utterance begins. With one, push bins to `listen` while `is_idle`.
     """
 
@@ -202,7 +202,7 @@ class Pipeline(Described):
 
     @property
     def context(self) -> str:
-        """The text that was said before, after which sentences are ranked.
+        """The text before the utterance, after which sentences are ranked.
 
         In fusion it counts from the next utterance on.
         """
@@ -236,7 +236,7 @@ class Pipeline(Described):
         return self._stream.watch.usable(bins_TC)
 
     def take_notes(self) -> list[str]:
-        """Return what was unusual about the features since the last call, a line each."""
+        """Return the notes on unusual features since the last call, a line each."""
         return self._stream.watch.take_notes()
 
     def set_options(self, **changes: Any) -> None:
@@ -311,7 +311,7 @@ class Pipeline(Described):
             gate.push(log_probs_V)
 
     def swap(self, stepper: Stepper, calibrator: Calibrator | None = None) -> None:
-        """Let another model go on, between two utterances.
+        """Let another model take over, between two utterances.
 
         No bin is lost: it gets those that are held, and those that the idle gate keeps. Rolling
         statistics, options, hotwords and the gate stay.
@@ -346,7 +346,7 @@ class Pipeline(Described):
         """Take the next bins; return the words and logits that are known so far.
 
         Where the utterance ends by itself in mid-chunk, later bins are held: call `finish`, then
-        push on (an empty chunk will do). Pushing on without `finish` goes on with the utterance.
+        push on (an empty chunk will do). Pushing on without `finish` continues the utterance.
 
         Args:
             bins_TC: float32 [T, C]; T may be 0.
@@ -405,7 +405,7 @@ class Pipeline(Described):
         """End the utterance; return its n-best list, words with times and confidence.
 
         Too few bins for one frame, like silence, give one candidate with an empty text. If the
-        model fails on the last frame, the utterance goes on without it, as in `push`.
+        model fails on the last frame, the utterance continues without it, as in `push`.
         """
         self.flush()
         search, self._search = self._search, None

@@ -175,7 +175,7 @@ class RedisConnection:
 
     def _bear(self, error: Exception, start: float) -> None:
         """Log an error that will pass; raise LiveError for one that will not."""
-        what = str(error)
+        reason = str(error)
         errors = self._errors
         if (refused := refusal(error, self._url, errors)) is not None:
             raise refused from None
@@ -189,18 +189,18 @@ class RedisConnection:
             self._down("redis_unreachable", start, does="waits until it answers")
         elif isinstance(
             error, errors.OutOfMemoryError | errors.ReadOnlyError | errors.MasterDownError
-        ) or what.startswith(_REFUSING):
-            if self._down("redis_refuses_to_write", start, reason=what):
+        ) or reason.startswith(_REFUSING):
+            if self._down("redis_refuses_to_write", start, reason=reason):
                 self._make_room(False)
             elif isinstance(error, errors.OutOfMemoryError) and not self._made_room:
                 self._made_room = True
                 self._make_room(True)
         else:  # a reply may quote arguments, which are private
-            what = what.partition(", with args")[0]
+            reason = reason.partition(", with args")[0]
             fix = "it must be Redis 5 or newer"
-            if what.startswith("WRONGTYPE"):
+            if reason.startswith("WRONGTYPE"):
                 fix = "delete that key, or choose other streams"
-            raise LiveError(f"Redis refuses: {what}", where=self.where, fix=fix) from None
+            raise LiveError(f"Redis refuses: {reason}", where=self.where, fix=fix) from None
 
     def _down(self, name: str, start: float, **facts: Any) -> bool:
         """Log the first failure in a row; return whether this is it."""

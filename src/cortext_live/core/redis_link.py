@@ -16,7 +16,7 @@ from cortext_live.core.redis_connection import RedisConnection
 from cortext_live.core.redis_streams import (
     LAST,
     AnsweredEntries,
-    Entry,
+    StreamEntry,
     StreamId,
     format_id,
     in_order,
@@ -72,7 +72,9 @@ class RedisLink(RedisConnection):
         They are deleted, too, when Redis has no memory left.
         """
 
-    def read(self, after: Mapping[str, StreamId], block_ms: int, count: int = 16) -> list[Entry]:
+    def read(
+        self, after: Mapping[str, StreamId], block_ms: int, count: int = 16
+    ) -> list[StreamEntry]:
         """Return the entries of streams after given ids, in the order in which they were added.
 
         Within a millisecond the streams' order decides. A stream with more than `count` new entries
@@ -84,10 +86,10 @@ class RedisLink(RedisConnection):
             count: Most entries of a stream.
         """
         asked = {stream: format_id(entry_id) for stream, entry_id in after.items()}
-        found = self.call(
+        entries = self.call(
             lambda redis: redis.xread(asked, count=count, block=block_ms), block_ms / 1000
         )
-        return in_order(found, list(after), count)
+        return in_order(entries, list(after), count)
 
     def read_and_save(
         self,
@@ -96,7 +98,7 @@ class RedisLink(RedisConnection):
         block_ms: int,
         save: tuple[str, Mapping[str, str]],
         count: int = 16,
-    ) -> tuple[bool, list[Entry]]:
+    ) -> tuple[bool, list[StreamEntry]]:
         """Write known fields of a hash, then `read`, in one round trip.
 
         Args:
@@ -128,8 +130,8 @@ class RedisLink(RedisConnection):
                     raise reply
             return replies[0] if save[1] else 0, replies[-2], replies[-1]
 
-        n_new, found, n_keys = self.call(all_three, block_ms / 1000)
-        return n_new == 0 and n_keys == len(keys), in_order(found, list(after), count)
+        n_new, entries, n_keys = self.call(all_three, block_ms / 1000)
+        return n_new == 0 and n_keys == len(keys), in_order(entries, list(after), count)
 
     def add(
         self,
@@ -201,8 +203,8 @@ class RedisLink(RedisConnection):
 
     def newest_id(self, stream: str) -> StreamId | None:
         """Return the id of the newest entry of a stream, or None."""
-        found = self.call(lambda redis: redis.xrevrange(stream, count=1))
-        return parse_id(found[0][0]) if found else None
+        newest = self.call(lambda redis: redis.xrevrange(stream, count=1))
+        return parse_id(newest[0][0]) if newest else None
 
     def count(self, stream: str, after: StreamId, last: StreamId = (LAST, LAST)) -> int:
         """Count the entries of a stream after an id.
@@ -216,7 +218,7 @@ class RedisLink(RedisConnection):
 
     def entries(
         self, stream: str, after: StreamId, last: StreamId = (LAST, LAST)
-    ) -> Iterator[Entry]:
+    ) -> Iterator[StreamEntry]:
         """Yield the entries of a stream after an id.
 
         Args:
@@ -225,13 +227,15 @@ class RedisLink(RedisConnection):
             last: Id of the last entry that is yielded; by default all are.
         """
         while after < last:
-            found = self.call(
+            page = self.call(
                 partial(self._page, stream, format_id(next_id(after)), format_id(last))
             )
-            yield from (Entry(stream, parse_id(entry_id), fields) for entry_id, fields in found)
-            if len(found) < _PAGE:
+            yield from (
+                StreamEntry(stream, parse_id(entry_id), fields) for entry_id, fields in page
+            )
+            if len(page) < _PAGE:
                 return
-            after = parse_id(found[-1][0])
+            after = parse_id(page[-1][0])
 
     @staticmethod
     def _page(stream: str, first: str, last: str, redis: Any) -> Any:
@@ -268,12 +272,12 @@ class RedisLink(RedisConnection):
             if (redis.memory_usage(key, samples=0) or 0) > most_bytes:
                 return None
             try:
-                found: dict[bytes, bytes] = redis.hgetall(key)
+                fields: dict[bytes, bytes] = redis.hgetall(key)
             except self._errors.ResponseError as error:
                 if not str(error).startswith("WRONGTYPE"):
                     raise
                 return None
-            return found
+            return fields
 
         return self.call(ask)
 
@@ -283,8 +287,8 @@ class RedisLink(RedisConnection):
         def ask(redis: Any) -> bytes:
             if redis.type(key) != b"string":
                 return b""
-            found: bytes = redis.getrange(key, -most_bytes, -1)
-            return found
+            end: bytes = redis.getrange(key, -most_bytes, -1)
+            return end
 
         return self.call(ask)
 
@@ -351,10 +355,10 @@ class RedisLink(RedisConnection):
         Answers are kept: a client may not have read them yet.
         """
         if not also_in_use:
-            found = self._kept.all_inputs()
+            deletable = self._kept.all_inputs()
         else:
-            found = self.in_use() if self.in_use is not None else []
-        for stream, ids in found:
+            deletable = self.in_use() if self.in_use is not None else []
+        for stream, ids in deletable:
             self._delete(stream, ids)
 
     def _delete(self, stream: str, ids: Sequence[StreamId]) -> None:

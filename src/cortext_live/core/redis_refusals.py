@@ -29,20 +29,20 @@ def refusal(error: Exception, url: str, errors: Any) -> LiveError | None:
         url: The URL of the connection.
         errors: `redis.exceptions`.
     """
-    what, fix = str(error).partition(", with args")[0], ""  # arguments are private
+    problem, fix = str(error).partition(", with args")[0], ""  # arguments are private
     if isinstance(error, errors.AuthenticationError | errors.AuthorizationError):
-        what, fix = _about_password(what, url)
+        problem, fix = _about_password(problem, url)
     elif isinstance(error, errors.NoPermissionError):
-        what = f"Redis refuses: {what}"
+        problem = f"Redis refuses: {problem}"
         fix = "let the user do that (ACL SETUSER), or give another user in the address"
-    elif what.startswith("DENIED"):
-        what, fix = _protected(url)
-    elif what.startswith("DB index"):
-        what = f"Redis refuses: {what}"
+    elif problem.startswith("DENIED"):
+        problem, fix = _protected(url)
+    elif problem.startswith("DB index"):
+        problem = f"Redis refuses: {problem}"
         fix = "give another number after the last / of the address"
     else:
         return None
-    return LiveError(what, where=address(url), fix=fix)
+    return LiveError(problem, where=address(url), fix=fix)
 
 
 def no_connection(error: Exception, url: str) -> LiveError | None:
@@ -55,26 +55,28 @@ def no_connection(error: Exception, url: str) -> LiveError | None:
         error: An error of the library redis while it connected.
         url: The URL of the connection.
     """
-    parts, what, fix = urlsplit(url), str(error).rstrip("."), ""
+    parts, problem, fix = urlsplit(url), str(error).rstrip("."), ""
     server = parts.hostname or "localhost", parts.port or 6379
     if parts.scheme == "unix":
         return None
-    if parts.scheme == "rediss" and "CERTIFICATE_VERIFY_FAILED" in what:
-        reason = what.partition("verify failed: ")[2].partition(" (_ssl")[0] or "it is not trusted"
-        what = f"the certificate of Redis is not accepted: {reason}"
+    if parts.scheme == "rediss" and "CERTIFICATE_VERIFY_FAILED" in problem:
+        reason = (
+            problem.partition("verify failed: ")[2].partition(" (_ssl")[0] or "it is not trusted"
+        )
+        problem = f"the certificate of Redis is not accepted: {reason}"
         fix = "append ?ssl_ca_certs=FILE with the certificate of its authority to the address"
     elif parts.scheme == "rediss" and _answer(*server).startswith((b"+", b"-")):
-        what, fix = "Redis does not encrypt at this port", "write redis:// in place of rediss://"
-    elif parts.scheme == "rediss" and "_ssl.c" in what:
-        what = "Redis ended the encrypted connection: it may ask for a certificate"
+        problem, fix = "Redis does not encrypt at this port", "write redis:// in place of rediss://"
+    elif parts.scheme == "rediss" and "_ssl.c" in problem:
+        problem = "Redis ended the encrypted connection: it may ask for a certificate"
         fix = "append ?ssl_certfile=FILE&ssl_keyfile=FILE to the address"
     elif parts.scheme == "redis" and _answer(*server).startswith(b"-DENIED"):
-        what, fix = _protected(url)
+        problem, fix = _protected(url)
     elif parts.scheme == "redis" and _encrypts(*server):
-        what, fix = "Redis encrypts at this port", f"give it as {_rediss(url)}{_how()}"
+        problem, fix = "Redis encrypts at this port", f"give it as {_rediss(url)}{_how()}"
     else:
         return None
-    return LiveError(what, where=address(url), fix=fix)
+    return LiveError(problem, where=address(url), fix=fix)
 
 
 def has_password_in(url: str) -> bool:
@@ -82,21 +84,21 @@ def has_password_in(url: str) -> bool:
     return urlsplit(url).password is not None or "password" in parse_qs(urlsplit(url).query)
 
 
-def _about_password(what: str, url: str) -> tuple[str, str]:
-    """Return what is wrong with the password or user, and what to do."""
-    if "called without any password" in what or "no password is set" in what:
+def _about_password(answer: str, url: str) -> tuple[str, str]:
+    """Return the fault of the password or user, and its remedy."""
+    if "called without any password" in answer or "no password is set" in answer:
         return (
             "a password was given, and Redis has none",
             "leave it out of the address, or set it in Redis (requirepass)",
         )
     if not has_password_in(url):
         return "Redis asks for a password", _with_password(url)
-    return f"Redis refuses: {what.rstrip('.')}", "check user and password"
+    return f"Redis refuses: {answer.rstrip('.')}", "check user and password"
 
 
 def _protected(url: str) -> tuple[str, str]:
-    what = "Redis is in protected mode: it takes connections of its own machine only"
-    return what, "set a password in Redis (requirepass), and " + _with_password(url)
+    problem = "Redis is in protected mode: it takes connections of its own machine only"
+    return problem, "set a password in Redis (requirepass), and " + _with_password(url)
 
 
 def _with_password(url: str) -> str:

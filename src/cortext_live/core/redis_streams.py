@@ -18,7 +18,7 @@ LAST = 2**64 - 1
 
 
 @dataclass(frozen=True)
-class Entry:
+class StreamEntry:
     """An entry of a stream."""
 
     stream: str
@@ -109,32 +109,32 @@ class AnsweredEntries:
 
     def all_inputs(self) -> list[tuple[str, list[StreamId]]]:
         """Return the ids of all entries of input streams, by stream, and forget them."""
-        found = [
+        inputs = [
             (stream, [entry_id for entry_id, _ in self._entries[stream]]) for stream in self._inputs
         ]
         for stream in self._inputs:
             self._entries[stream].clear()
             self._n_bytes[stream] = 0
-        return found
+        return inputs
 
 
-def in_order(found: Any, streams: list[str], count: int) -> list[Entry]:
+def in_order(replies: Any, streams: list[str], count: int) -> list[StreamEntry]:
     """Return the entries that XREAD found, in the order of adding.
 
     Args:
-        found: Reply of XREAD.
+        replies: Reply of XREAD.
         streams: Names of the streams; where times are equal, earlier names come first.
         count: Most entries of a stream in the reply. A stream with that many may hold more, so
             entries of other streams after its last one are left out.
     """
 
-    def order(entry: Entry) -> tuple[int, int, int]:
+    def order(entry: StreamEntry) -> tuple[int, int, int]:
         return entry.id[0], streams.index(entry.stream), entry.id[1]
 
     entries = []
     last = (LAST + 1, 0, 0)  # later than any entry
-    for stream, items in found or []:
-        own = [Entry(stream.decode(), parse_id(item), fields or {}) for item, fields in items]
+    for stream, items in replies or []:
+        own = [StreamEntry(stream.decode(), parse_id(item), fields or {}) for item, fields in items]
         if len(own) >= count:
             last = min(last, order(own[-1]))
         entries += own

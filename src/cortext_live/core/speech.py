@@ -57,8 +57,8 @@ def voice_named(name: str) -> str:
     folder = path.parent if path.is_file() else path
     if name and folder.is_dir():
         return str(folder)
-    what = f"--voice: no voice {name!r}"
-    raise ConfigError(what, fix=f"give {', '.join(PROGRAMS)}, or the folder of a VITS model")
+    problem = f"--voice: no voice {name!r}"
+    raise ConfigError(problem, fix=f"give {', '.join(PROGRAMS)}, or the folder of a VITS model")
 
 
 class Request:

@@ -91,13 +91,13 @@ class StageTimes:
 
     def percentiles(self) -> dict[str, dict[str, float]]:
         """Return by stage p50, p95, p99 (of the latest times) and max (of all), in milliseconds."""
-        found = {}
+        by_stage = {}
         for stage, ring in self._ms.items():
             latest = ring[: min(self._n.get(stage, 0), self._n_latest)]
             if len(latest):
                 p50, p95, p99 = np.percentile(latest, (50, 95, 99)).tolist()
-                found[stage] = {"p50": p50, "p95": p95, "p99": p99, "max": self._max[stage]}
-        return found
+                by_stage[stage] = {"p50": p50, "p95": p95, "p99": p99, "max": self._max[stage]}
+        return by_stage
 
 
 FINAL = "final"

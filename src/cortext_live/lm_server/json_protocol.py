@@ -22,7 +22,7 @@ from cortext.text.language import Language
 from cortext_live.core.decoder import LIVE_BOUNDS, Notes, check_options, checked_hotwords
 from cortext_live.core.log import event, internal_error
 from cortext_live.core.redis_connection import Stopped
-from cortext_live.core.redis_streams import Entry, StreamId, format_id
+from cortext_live.core.redis_streams import StreamEntry, StreamId, format_id
 from cortext_live.lm_server.published_protocol import Answer
 from cortext_live.lm_server.utterance import ClientUtterance, served_conventions, usual_order
 
@@ -49,7 +49,7 @@ class JsonProtocol:
         input_stream: The stream of requests.
         output_stream: The stream of answers.
         stop: Asked during long searches; True ends them.
-        context: What was said before, for a large model, where a `begin` has no context.
+        context: The text before the utterance, for a large model, where a `begin` has none.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class JsonProtocol:
         self._utterances: dict[str, ClientUtterance] = {}
         self._last_request_s: dict[str, float] = {}
         self._began: dict[str, StreamId] = {}
-        self._actions: dict[str, Callable[[str, Message, Entry], list[Answer]]] = {
+        self._actions: dict[str, Callable[[str, Message, StreamEntry], list[Answer]]] = {
             "begin": self._begin,
             "frames": self._frames,
             "end": self._end,
@@ -93,7 +93,7 @@ class JsonProtocol:
         facts = {"version": __version__, "lm": str(self._decoder.lm_dir), "options": options}
         return self._say("ready", None, **facts, **served_conventions(self._decoder))
 
-    def handle(self, entry: Entry, get: Callable[[str], str]) -> list[Answer]:
+    def handle(self, entry: StreamEntry, get: Callable[[str], str]) -> list[Answer]:
         """Handle a request and return its answers."""
         name: str | None = None
         try:
@@ -121,7 +121,7 @@ class JsonProtocol:
         ]
         return (self.speech, min(began)) if began else None
 
-    def is_answer(self, entry: Entry) -> bool:
+    def is_answer(self, entry: StreamEntry) -> bool:
         """Return whether an entry answers a request: not so `ready`, and errors that name none."""
         try:
             message = json.loads(entry.fields[b"message"])
@@ -129,11 +129,11 @@ class JsonProtocol:
         except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
             return False  # another program's entry
 
-    def lost(self, what: str, entry: Entry | None = None) -> list[Answer]:
+    def lost(self, problem: str, entry: StreamEntry | None = None) -> list[Answer]:
         """Report lost entries now, and in the results of the utterances in progress."""
         for utterance in self._utterances.values():
-            utterance.problem(what)
-        return [self._error(name, what, entry) for name in self._utterances or (None,)]
+            utterance.problem(problem)
+        return [self._error(name, problem, entry) for name in self._utterances or (None,)]
 
     def stop(self) -> list[Answer]:
         """Report the utterances in progress, which get no result."""
@@ -142,7 +142,7 @@ class JsonProtocol:
             self._forget(name)
         return [self._error(name, "the server stopped in mid-utterance") for name in names]
 
-    def _begin(self, name: str, message: Message, entry: Entry) -> list[Answer]:
+    def _begin(self, name: str, message: Message, entry: StreamEntry) -> list[Answer]:
         answers = []
         if name in self._utterances:
             answers.append(
@@ -180,20 +180,20 @@ class JsonProtocol:
         mine = self._decoder.inventory
         given = message.get("order")
         if given is None:
-            found = usual_order(self._decoder)
+            order = usual_order(self._decoder)
         elif isinstance(given, list):  # an order alone: the roles are those of the language model
-            found = Inventory.from_json(mine.to_json() | {"name": "client", "symbols": given})
+            order = Inventory.from_json(mine.to_json() | {"name": "client", "symbols": given})
         elif isinstance(given, dict):
-            found = Inventory.from_json({"name": "client"} | given)
+            order = Inventory.from_json({"name": "client"} | given)
         else:
-            found = get_inventory(_text(message, "order", ""))
+            order = get_inventory(_text(message, "order", ""))
         language = self._decoder.language
         if message.get("language") is not None:
             language = Language.from_json(message["language"])
-        self._decoder.lm.require(found, language, theirs="the client")
-        return found
+        self._decoder.lm.require(order, language, theirs="the client")
+        return order
 
-    def _frames(self, name: str, message: Message, entry: Entry) -> list[Answer]:
+    def _frames(self, name: str, message: Message, entry: StreamEntry) -> list[Answer]:
         utterance = self._under_way(name)
         problem = utterance.take(entry.fields.get(b"logits"))
         partial = utterance.partial
@@ -203,7 +203,7 @@ class JsonProtocol:
         )
         return [answer, self._error(name, problem, entry)] if problem else [answer]
 
-    def _end(self, name: str, message: Message, entry: Entry) -> list[Answer]:
+    def _end(self, name: str, message: Message, entry: StreamEntry) -> list[Answer]:
         utterance = self._under_way(name)
         missing = self.missing()
         answers = self.lost(missing, entry) if missing else []
@@ -241,7 +241,7 @@ class JsonProtocol:
             ),
         ]
 
-    def _drop(self, name: str, message: Message, entry: Entry) -> list[Answer]:
+    def _drop(self, name: str, message: Message, entry: StreamEntry) -> list[Answer]:
         n_frames = self._under_way(name).n_frames
         self._forget(name)
         event("utterance_dropped", "warning", why="dropped by the client", n_frames=n_frames)
@@ -273,13 +273,15 @@ class JsonProtocol:
         message = {"type": kind, "utterance": utterance} | facts
         return Answer(self._output, {"message": json.dumps(message, allow_nan=False)})
 
-    def _error(self, utterance: str | None, what: str, entry: Entry | None = None) -> Answer:
+    def _error(
+        self, utterance: str | None, problem: str, entry: StreamEntry | None = None
+    ) -> Answer:
         asked = format_id(entry.id) if entry else None
-        event("request_failed", "error", error=what, request=asked)
-        return self._say("error", utterance, error=what, request=asked)
+        event("request_failed", "error", error=problem, request=asked)
+        return self._say("error", utterance, error=problem, request=asked)
 
 
-def _message(entry: Entry, kinds: tuple[str, ...]) -> Message:
+def _message(entry: StreamEntry, kinds: tuple[str, ...]) -> Message:
     """Return the message of an entry. Raises LiveError unless it is one of these kinds."""
     raw = entry.fields.get(b"message", b"")
     if len(raw) > LARGEST_MESSAGE:
@@ -308,26 +310,26 @@ def _bounded(changes: Mapping[str, Any]) -> DecoderOptions:
 
 
 def _frame_ms(message: Message) -> float:
-    found = message.get("frame_ms", FRAME_MS)
-    if not is_finite(found) or not SHORTEST_FRAME_MS <= found <= LONGEST_FRAME_MS:
+    frame_ms = message.get("frame_ms", FRAME_MS)
+    if not is_finite(frame_ms) or not SHORTEST_FRAME_MS <= frame_ms <= LONGEST_FRAME_MS:
         raise LiveError(
-            f"frame_ms is {shown(repr(found), 40)}; {SHORTEST_FRAME_MS} to {LONGEST_FRAME_MS} are"
-            " possible"
+            f"frame_ms is {shown(repr(frame_ms), 40)}; {SHORTEST_FRAME_MS} to {LONGEST_FRAME_MS}"
+            " are possible"
         )
-    return float(found)
+    return float(frame_ms)
 
 
 def _text(message: Message, name: str, default: str) -> str:
-    found = message.get(name, default)
-    if not isinstance(found, str):
+    text = message.get(name, default)
+    if not isinstance(text, str):
         raise LiveError(f"{name} is no text")
-    return found
+    return text
 
 
 def _mapping(message: Message, name: str) -> Mapping[str, Any]:
-    found = message.get(name)
-    if found is None:
+    mapping = message.get(name)
+    if mapping is None:
         return {}
-    if not isinstance(found, dict):
+    if not isinstance(mapping, dict):
         raise LiveError(f"{name} is no object")
-    return found
+    return mapping

@@ -1,6 +1,6 @@
 """The position of the language-model server in its streams.
 
-It is kept in Redis, so that the next server can go on. The hash holds, by the names of the streams,
+Redis keeps it, so that the next server can continue. The hash holds, by the names of the streams,
 the last entry that is no longer needed (inputs) and the newest answer (outputs); under
 `read:STREAM` the last answered entry of an input, and the number of entries until then; under
 `given:STREAM` the number of answers to later entries that an output has already.
@@ -17,7 +17,7 @@ from typing import Any
 from cortext.errors import shown
 from cortext.files import parse_json_object
 from cortext_live.core.redis_link import RedisLink
-from cortext_live.core.redis_streams import LAST, Entry, StreamId, before, format_id, parse_id
+from cortext_live.core.redis_streams import LAST, StreamEntry, StreamId, before, format_id, parse_id
 
 MOST_BYTES = 2**20
 """A position holds some thirty short texts; a larger one is not read."""
@@ -101,11 +101,11 @@ class ServerPosition:
         Returns:
             False where it could not be read and was set aside.
         """
-        found = self._link.read_hash(self.key, MOST_BYTES)
+        fields = self._link.read_hash(self.key, MOST_BYTES)
         try:
-            texts = {name.decode(): text.decode() for name, text in (found or {}).items()}
+            texts = {name.decode(): text.decode() for name, text in (fields or {}).items()}
             self.changes = _changes(texts.get("changes", "{}"))
-            if found is not None and not texts.keys() >= {*self.by_stream, *self._outputs}:
+            if fields is not None and not texts.keys() >= {*self.by_stream, *self._outputs}:
                 return True  # nobody was here, or under other names
             self.newest = {stream: _checked_id(texts[stream]) for stream in self._outputs}
             self.given = {
@@ -123,7 +123,7 @@ class ServerPosition:
         return True
 
     def begin_after(self, ids: Mapping[str, StreamId], answered: Mapping[str, StreamId]) -> None:
-        """Go on behind these ids; earlier entries are void.
+        """Continue behind these ids; earlier entries are void.
 
         Args:
             ids: Id by input stream.
@@ -140,7 +140,7 @@ class ServerPosition:
             else:
                 info = self._link.stream_info(stream)
                 first = info["first"]
-                # where nothing older is left, what was deleted may belong to what is read now
+                # where nothing older is left, deleted entries may belong to the utterance read now
                 older = stream != self._speech or first is None or first <= to
                 position.n_read = (
                     (info["added"] or 0) - self._link.count(stream, to) if older else 0
@@ -150,18 +150,18 @@ class ServerPosition:
             position.n_answered = position.n_read + self._link.count(stream, to, position.answered)
             position.known = None
 
-    def go_on(self) -> None:
-        """Go on where the server before this one was; note the entries that were deleted since."""
-        found = []
+    def resume(self) -> None:
+        """Continue where the server before this one was; note entries deleted since."""
+        missing = []
         for stream, position in self.by_stream.items():
             n_there = self._link.count(stream, position.after, position.answered)
             n_gone = position.n_answered - position.n_read - n_there
             position.n_read = position.n_answered - n_there
             if n_gone and stream == self._speech:
-                found.append(_said(n_gone, stream, "deleted before their utterance had ended"))
-        self.miss("; ".join(found))
+                missing.append(_missing(n_gone, stream, "deleted before their utterance had ended"))
+        self.miss("; ".join(missing))
 
-    def take(self, entry: Entry) -> None:
+    def take(self, entry: StreamEntry) -> None:
         """Note that an entry has been answered."""
         position = self.by_stream[entry.stream]
         position.after = entry.id
@@ -173,7 +173,7 @@ class ServerPosition:
 
     def was_given(self, stream: str, request: StreamId) -> bool:
         """Return whether an output has an answer to this entry already; called once per answer."""
-        # an answer's id is later than its question's: of what was asked later nothing was answered
+        # an answer's id is later than its question's: later questions have no answer yet
         if not self.given.get(stream) or not (0, 0) < request < self.newest[stream]:
             return False
         self.given[stream] -= 1
@@ -232,13 +232,13 @@ class ServerPosition:
 
         They are deleted only where nothing else makes room.
         """
-        found = [
+        unanswered = [
             (stream, [entry_id for entry_id, _ in (*position.done, *position.held)])
             for stream, position in self.by_stream.items()
         ]
         for position in self.by_stream.values():
             position.known = None
-        return found
+        return unanswered
 
     def gap(self, stream: str) -> str:
         """Report entries that were deleted unread since the last call; empty for none."""
@@ -253,7 +253,7 @@ class ServerPosition:
             position.n_read += change
             position.n_answered += change
         position.known = position.after
-        return _said(n_gone, stream, "deleted before they were read") if n_gone else ""
+        return _missing(n_gone, stream, "deleted before they were read") if n_gone else ""
 
     def _only_ours_were_deleted(self, stream: str, info: Mapping[str, Any]) -> bool:
         """Return whether only this server has deleted since the last call, in an unchanged stream.
@@ -270,10 +270,10 @@ class ServerPosition:
         is_same = bool(held) and info["first"] is not None and info["first"] <= held[0][0]
         return is_same and position.n_foreign == n_before
 
-    def miss(self, what: str) -> None:
+    def miss(self, problem: str) -> None:
         """Keep a report of missing entries until all utterances that may lack them have results."""
-        if what:
-            self.missing = "; ".join(filter(None, (self.missing, what)))
+        if problem:
+            self.missing = "; ".join(filter(None, (self.missing, problem)))
             self._reported = False
             self._missing_until = (LAST, LAST)
 
@@ -351,16 +351,16 @@ def _checked_number(text: str) -> int:
 
 
 def _changes(text: str) -> dict[str, str]:
-    found = parse_json_object(text)
-    if not all(isinstance(value, str) for value in found.values()):
+    changes = parse_json_object(text)
+    if not all(isinstance(value, str) for value in changes.values()):
         raise ValueError
-    return found
+    return changes
 
 
-def _said(n_gone: int, stream: str, what: str) -> str:
+def _missing(n_gone: int, stream: str, fate: str) -> str:
     if n_gone < 0:
-        return f"entries of {stream} were {what}: words may be missing"
+        return f"entries of {stream} were {fate}: words may be missing"
     return (
         f"{n_gone} {'entries' if n_gone > 1 else 'entry'} of {stream}"
-        f" {'were' if n_gone > 1 else 'was'} {what}"
+        f" {'were' if n_gone > 1 else 'was'} {fate}"
     )

@@ -202,20 +202,24 @@ def candidates_of(hypotheses: Iterable[Hypothesis]) -> list[ScoredSentence]:
     """Return the candidates of a search, in its order."""
     return [
         ScoredSentence(
-            found.text, found.acoustic_score, found.lm_score, _llm_score(found), found.score
+            each.text,
+            each.acoustic_score,
+            each.lm_score,
+            _llm_score(each),
+            each.score,
         )
-        for found in hypotheses
+        for each in hypotheses
     ]
 
 
-def _llm_score(found: Hypothesis) -> float:
+def _llm_score(hypothesis: Hypothesis) -> float:
     """Return the score that counted as the large model's.
 
     For no words at all it is the n-gram's score. It is 0 where the large model ranked nothing.
     """
-    if found.llm_score is not None:
-        return found.llm_score
-    return 0.0 if found.confidence is None else found.lm_score
+    if hypothesis.llm_score is not None:
+        return hypothesis.llm_score
+    return 0.0 if hypothesis.confidence is None else hypothesis.lm_score
 
 
 def scoring(candidates: Sequence[ScoredSentence]) -> str:

@@ -20,7 +20,7 @@ from cortext.errors import shown
 from cortext_live.core.decoder import Notes
 from cortext_live.core.log import event, internal_error
 from cortext_live.core.redis_connection import Stopped
-from cortext_live.core.redis_streams import Entry, StreamId, format_id
+from cortext_live.core.redis_streams import StreamEntry, StreamId, format_id
 from cortext_live.lm_server.published_options import (
     PublishedOptions,
     candidates_of,
@@ -81,7 +81,7 @@ class Protocol(Interface):
     def announcement(self) -> Answer:
         """Return the entry that announces the server, at its start and when that is missing."""
 
-    def handle(self, entry: Entry, get: Callable[[str], str]) -> list[Answer]:
+    def handle(self, entry: StreamEntry, get: Callable[[str], str]) -> list[Answer]:
         """Return the answers to an entry; `get` returns the text under a Redis key."""
 
     def in_utterance(self) -> bool:
@@ -90,10 +90,10 @@ class Protocol(Interface):
     def first(self) -> tuple[str, StreamId] | None:
         """Return stream and id of the entry that began the oldest utterance in progress."""
 
-    def is_answer(self, entry: Entry) -> bool:
+    def is_answer(self, entry: StreamEntry) -> bool:
         """Return whether an entry of an output was written because of one entry of an input."""
 
-    def lost(self, what: str) -> list[Answer]:
+    def lost(self, problem: str) -> list[Answer]:
         """Report lost entries now, and in the results of the utterances in progress."""
 
     def stop(self) -> list[Answer]:
@@ -125,14 +125,14 @@ class PublishedProtocol:
     """Serves one client at a time, one utterance after the other.
 
     A client may put a field `client` into its entries; entries with another one are then refused
-    while its utterance is in progress. Entries without one cannot be told apart.
+    while its utterance is in progress. Entries without one cannot be distinguished.
 
     Args:
         decoder: The word search, with a large model or without.
         params: The parameters at the start.
         streams: Names of the streams.
         stop: Asked during long searches; True ends them.
-        context: What was said before, where the key `CONTEXT_KEY` is empty.
+        context: The text before the utterance, where the key `CONTEXT_KEY` is empty.
     """
 
     def __init__(
@@ -172,7 +172,7 @@ class PublishedProtocol:
         self._owner = b""
         self._last_request_s = 0.0
         self._first: StreamId = (0, 0)
-        self._actions: Mapping[str, Callable[[Entry, Callable[[str], str]], list[Answer]]] = {
+        self._actions: Mapping[str, Callable[[StreamEntry, Callable[[str], str]], list[Answer]]] = {
             streams.reset: self._reset,
             streams.update: self._update,
             streams.input: self._input,
@@ -189,7 +189,7 @@ class PublishedProtocol:
             {"lm_path": str(self._decoder.lm_dir), **self.params.announced(), **facts},
         )
 
-    def handle(self, entry: Entry, get: Callable[[str], str]) -> list[Answer]:
+    def handle(self, entry: StreamEntry, get: Callable[[str], str]) -> list[Answer]:
         """Handle an entry in its turn and return its answers."""
         client = entry.fields.get(b"client", b"")[:LONGEST_NAME]
         if self.in_utterance() and client != self._owner:
@@ -229,18 +229,18 @@ class PublishedProtocol:
         """Return stream and id of the first entry with frames of the utterance in progress."""
         return (self.streams.input, self._first) if self.in_utterance() else None
 
-    def is_answer(self, entry: Entry) -> bool:
+    def is_answer(self, entry: StreamEntry) -> bool:
         """Return whether an entry answers a request: not so errors that name none."""
         return entry.stream != self.streams.errors or b"stream" in entry.fields
 
-    def lost(self, what: str) -> list[Answer]:
+    def lost(self, problem: str) -> list[Answer]:
         """Report lost entries now, and in the result of the utterance in progress."""
         if self._utterance is not None:
-            self._utterance.problem(what)
-        return [self._error(None, what)]
+            self._utterance.problem(problem)
+        return [self._error(None, problem)]
 
     def stop(self) -> list[Answer]:
-        """Report the utterance in progress; it has no result unless another server goes on."""
+        """Report the utterance in progress; it has no result unless another server continues it."""
         if self._utterance is None or not self.in_utterance():
             return []
         event(
@@ -251,12 +251,12 @@ class PublishedProtocol:
         )
         return [self._error(None, "the server stopped in mid-utterance")]
 
-    def _reset(self, entry: Entry, get: Callable[[str], str]) -> list[Answer]:
+    def _reset(self, entry: StreamEntry, get: Callable[[str], str]) -> list[Answer]:
         self._drop("reset by the client")
         event("reset")
         return [Answer(self.streams.reset_done, {"done": 1})]
 
-    def _input(self, entry: Entry, get: Callable[[str], str]) -> list[Answer]:
+    def _input(self, entry: StreamEntry, get: Callable[[str], str]) -> list[Answer]:
         utterance = self._utterance or self._begin(get)
         if not utterance.n_entries:
             self._first = entry.id
@@ -265,8 +265,8 @@ class PublishedProtocol:
         event("partial", "debug", {"text": utterance.partial.text}, n_frames=utterance.n_frames)
         return [*answers, self._error(entry, problem)] if problem else answers
 
-    def _finalize(self, entry: Entry, get: Callable[[str], str]) -> list[Answer]:
-        context = self._what_was_said(get)
+    def _finalize(self, entry: StreamEntry, get: Callable[[str], str]) -> list[Answer]:
+        context = self._context_before(get)
         missing = self.missing()
         utterance = self._utterance or self._begin(get)
         self._utterance = None
@@ -313,7 +313,7 @@ class PublishedProtocol:
             "scoring": scoring(candidates),
         }
 
-    def _update(self, entry: Entry, get: Callable[[str], str]) -> list[Answer]:
+    def _update(self, entry: StreamEntry, get: Callable[[str], str]) -> list[Answer]:
         texts = {
             name.decode(errors="replace"): value.decode(errors="replace")
             for name, value in entry.fields.items()
@@ -344,32 +344,32 @@ class PublishedProtocol:
             reason = "the search has the whole n-gram at once: there is no larger one to score with"
             event("parameters_kept", "warning", parameters=["rescore"], reason=reason)
 
-    def _after_failure(self, entry: Entry, error: Exception) -> list[Answer]:
+    def _after_failure(self, entry: StreamEntry, error: Exception) -> list[Answer]:
         """Return the answers that a client waits for, after an unexpected error."""
-        what = internal_error(error)
+        problem = internal_error(error)
         if entry.stream in (self.streams.reset, self.streams.update):
             answers = [Answer(self.answers[entry.stream], {"done": 1})]
         elif entry.stream == self.streams.input:
             if self._utterance:
-                self._utterance.problem(what)
+                self._utterance.problem(problem)
             answers = [Answer(self.streams.partial, {"lm_response_partial": ""})]
         else:
             empty = {
                 "lm_response_final": "",
                 "scoring": NO_CANDIDATES,
                 "context_str": "",
-                "error": what,
+                "error": problem,
             }
             answers = [
                 Answer(self.streams.final, {**empty}),
                 Answer(self.streams.finalize_done, {"done": 1}),
             ]
-        return [*answers, self._error(entry, what)]
+        return [*answers, self._error(entry, problem)]
 
     def _begin(self, get: Callable[[str], str]) -> ClientUtterance:
         options = self._options()
         fused = self._decoder.llm is not None and options.llm.mode == "fusion"
-        context = self._what_was_said(get) if fused else ""  # otherwise only the end needs it
+        context = self._context_before(get) if fused else ""  # otherwise only the end needs it
         self._utterance = ClientUtterance(self._decoder, options, self._stop, context=context)
         return self._utterance
 
@@ -377,7 +377,7 @@ class PublishedProtocol:
         base = self._decoder.options
         return self.params.options(base).changed({"llm": self.params.llm(base)})
 
-    def _what_was_said(self, get: Callable[[str], str]) -> str:
+    def _context_before(self, get: Callable[[str], str]) -> str:
         return get(CONTEXT_KEY).strip() or self._context
 
     def _drop(self, why: str) -> None:
@@ -385,11 +385,11 @@ class PublishedProtocol:
             event("utterance_dropped", "warning", why=why, n_frames=self._utterance.n_frames)
         self._utterance = None
 
-    def _error(self, entry: Entry | None, what: str, **facts: str) -> Answer:
+    def _error(self, entry: StreamEntry | None, problem: str, **facts: str) -> Answer:
         """Log an error; return it for the stream of errors."""
         asked = {"stream": entry.stream, "id": format_id(entry.id)} if entry else {}
         if entry and (client := entry.fields.get(b"client")):
             asked["client"] = client[:LONGEST_NAME].decode(errors="replace")
         if not facts:
-            event("request_failed", "error", error=what, request=asked)
-        return Answer(self.streams.errors, {"error": what} | asked | facts)
+            event("request_failed", "error", error=problem, request=asked)
+        return Answer(self.streams.errors, {"error": problem} | asked | facts)

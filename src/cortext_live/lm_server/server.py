@@ -17,7 +17,7 @@ from cortext.errors import ConfigError, LiveError, nearest
 from cortext_live.core.log import event
 from cortext_live.core.redis_connection import Stopped
 from cortext_live.core.redis_link import RedisLink
-from cortext_live.core.redis_streams import LAST, Entry, StreamId, before, format_id
+from cortext_live.core.redis_streams import LAST, StreamEntry, StreamId, before, format_id
 from cortext_live.lm_server.json_protocol import INPUT, OUTPUT, JsonProtocol
 from cortext_live.lm_server.position import UNREADABLE, ServerPosition
 from cortext_live.lm_server.published_options import PublishedOptions, changed_params
@@ -59,7 +59,7 @@ def make_protocol(
         changes: `name=value` of published parameters.
         streams: Other names for the streams `input`, `partial` and `final`.
         stop: The server's, so that long searches end when it is set.
-        context: What was said before, where clients do not say it.
+        context: The text before the utterance, where clients do not send it.
 
     Raises:
         ConfigError: A profile, preset, parameter or stream is wrong.
@@ -182,7 +182,7 @@ class LMServer:
         event("serving", redis=self._link.where, streams=list(self._protocol.inputs))
 
     def _resume(self) -> None:
-        """Go on where a server before this one ended, so that a waiting client gets its answer.
+        """Continue where a server before this one ended, so that a waiting client gets its answer.
 
         Entries after the last utterance that ended are done again, without the answers that are
         there already. An unanswered entry that begins everything anew makes earlier ones void.
@@ -196,7 +196,7 @@ class LMServer:
         anew = link.newest_id(asked) if asked else None
         if not readable:
             begin = dict.fromkeys(answers, (anew[0] - 1, LAST) if anew else _now(link))
-            # an answer's id is later than its question's: what is later than the newest answer has
+            # an answer's id is later than its question's: entries after the newest answer have
             # none
             answered = {
                 stream: link.newest_id(answers[stream]) or begin[stream]
@@ -216,7 +216,7 @@ class LMServer:
             position.newest = dict.fromkeys(self._protocol.outputs, anew)
             position.given = {}
         elif position.known:
-            position.go_on()
+            position.resume()
         else:
             begin = dict.fromkeys(answers, _now(link))
             position.begin_after(begin, begin)
@@ -279,7 +279,7 @@ class LMServer:
         if due:
             position.retire()
 
-    def _answer(self, entry: Entry) -> None:
+    def _answer(self, entry: StreamEntry) -> None:
         self._in_entry = True
         answers = self._protocol.handle(entry, self._text)
         if self._protocol.changes != self._changes:
@@ -357,10 +357,10 @@ class LMServer:
 
     def _text(self, key: str) -> str:
         """Return the text under a key, empty where there is none; of a very long one the end."""
-        found = self._link.read_end(key, LONGEST_TEXT)
-        if len(found) == LONGEST_TEXT:  # it may begin within a character
-            found = re.sub(rb"^[\x80-\xbf]{1,3}", b"", found)
-        return found.decode(errors="replace")
+        text = self._link.read_end(key, LONGEST_TEXT)
+        if len(text) == LONGEST_TEXT:  # it may begin within a character
+            text = re.sub(rb"^[\x80-\xbf]{1,3}", b"", text)
+        return text.decode(errors="replace")
 
     def _refuse_rivals(self, take_over: bool) -> None:
         rivals = self._link.rivals()

@@ -37,7 +37,7 @@ class ClientUtterance:
         stop: Asked during long searches; True ends them with `Stopped`.
         inventory: The order of the client's tokens; None for the usual one (`usual_order`).
         hotwords: Bonus by word.
-        context: What was said before, for a large model.
+        context: The text before the utterance, for a large model.
         frame_ms: Milliseconds of a frame.
     """
 
@@ -100,11 +100,11 @@ class ClientUtterance:
                 f"the entry {self._other_kind}", fix="send logits or natural log-probabilities"
             )
 
-    def problem(self, what: str) -> None:
+    def problem(self, text: str) -> None:
         """Keep a problem for the result; of very many only the first."""
         self._n_problems += 1
         if self._n_problems <= MOST_PROBLEMS:
-            self.problems.append(what)
+            self.problems.append(text)
         else:
             self.problems[MOST_PROBLEMS:] = [f"and {self._n_problems - MOST_PROBLEMS} more"]
 
@@ -161,9 +161,11 @@ def logits_from(raw: bytes | None, inventory: Inventory) -> np.ndarray:
         if _looks_like_float64(raw):
             raise DecodingError("the bytes look like float64", fix="send float32")
         frame = int(wrong_PV.any(axis=1).argmax())
-        what = "NaN" if np.isnan(logits_PV[frame]).any() else "no logits (infinite or huge numbers)"
+        problem = (
+            "NaN" if np.isnan(logits_PV[frame]).any() else "no logits (infinite or huge numbers)"
+        )
         raise DecodingError(
-            f"frame {frame} of {len(logits_PV)} has {what}", fix="send finite float32 logits"
+            f"frame {frame} of {len(logits_PV)} has {problem}", fix="send finite float32 logits"
         )
     empty_P = np.isneginf(logits_PV).all(axis=1)
     if empty_P.any():

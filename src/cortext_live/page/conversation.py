@@ -60,10 +60,10 @@ class Conversation:
         self.is_context = False
         self._next = len(entries)
         self._kept: deque[ConversationEntry] = deque(maxlen=MOST_KEPT)
-        found = newest_conversation(entries, MOST_SENT)
+        newest = newest_conversation(entries, MOST_SENT)
         # Together, which takes a network less time than one after the other.
-        shown = iter(show([each.text for each in found if each.is_as_decoded]))
-        for each in found:
+        shown = iter(show([each.text for each in newest if each.is_as_decoded]))
+        for each in newest:
             self._kept.append(replace(each, shown=next(shown)) if each.is_as_decoded else each)
         self._entry_of: dict[int, int] = {}
         self._private: set[int] = set()
@@ -77,7 +77,7 @@ class Conversation:
         return number
 
     def add_turn(self, text: str, when: datetime) -> int:
-        """Add what a partner said; return its entry."""
+        """Add a partner's words; return their entry."""
         number = self._take_number()
         self._add(ConversationEntry(number, PARTNER, when, text, text))
         return number
@@ -116,12 +116,12 @@ class Conversation:
     def found(self, search: str, before: int | None, most: int) -> list[ConversationEntry]:
         """Return the latest entries that hold a text, the oldest first; see `latest`."""
         wanted = folded(search)
-        found = [
+        matching = [
             each
             for each in self._kept
             if holds(each, wanted) and (before is None or each.entry < before)
         ]
-        return found[max(0, len(found) - most) :]
+        return matching[max(0, len(matching) - most) :]
 
     def context(self) -> str:
         """Return the end of the conversation as a text; empty after a long silence."""
@@ -158,14 +158,14 @@ def checked_turn(text: str) -> str:
 
 def query_of(values: Iterable[tuple[str, str]], **known: str) -> dict[str, str]:
     """Return the fields of an address, with defaults. Raises DataError for others."""
-    found = dict(known)
+    query = dict(known)
     for name, value in values:
         if name not in known:
             raise DataError(f"unknown field {name[:40]!r}; known: {', '.join(known)}")
-        found[name] = value
-    if len(found.get("search", "")) > MOST_SEARCH:
+        query[name] = value
+    if len(query.get("search", "")) > MOST_SEARCH:
         raise DataError(f"a text to search for has at most {MOST_SEARCH} characters")
-    return found
+    return query
 
 
 def whole_number(name: str, text: str, most: int) -> int:

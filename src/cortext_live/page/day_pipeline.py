@@ -31,7 +31,7 @@ class DayPipeline:
         options: See `PipelineOptions`.
         chosen: The day whose layer every recording uses (`latest` is the model's last). None: each
             recording uses its own day's, or the latest where the model does not know its day.
-        context: What was said before, for a large model.
+        context: The text before the utterance, for a large model.
         gate: Tells when an utterance begins.
         model: Name that a chain has for the model; None without a chain.
 
@@ -137,10 +137,14 @@ class DayPipeline:
 
     def _decoded(self, hotword: str) -> str:
         """Return a hotword as it stands in decoded text."""
-        found = unicodedata.normalize("NFC", hotword)
+        composed = unicodedata.normalize("NFC", hotword)
         language = self.pipeline.conventions.language
         # English words are those of the lexicon, however they were written there.
-        return found if language.is_benchmark and found in self._decoder else language.small(found)
+        return (
+            composed
+            if language.is_benchmark and composed in self._decoder
+            else language.small(composed)
+        )
 
     @property
     def gate(self) -> IdleGate | None:
@@ -158,20 +162,20 @@ class DayPipeline:
         self.gate.threshold = threshold
 
     def set_context(self, text: str) -> None:
-        """Set what was said before. Raises LiveError without a large model, which reads it."""
+        """Set the text before the next utterance. Raises LiveError without a large model."""
         if not self._has_llm:
             raise LiveError(
                 "no large model is there to read it", fix="start the server with --llm MODEL"
             )
         self.context = self.pipeline.context = text.strip()
 
-    def add_context(self, said: str) -> None:
+    def add_context(self, words: str) -> None:
         """Let a large model read the end of the conversation after the context that was set.
 
         Raises LiveError without a large model.
         """
         text = self.context
-        self.set_context(f"{text} {said}")
+        self.set_context(f"{text} {words}")
         self.context = text
 
 

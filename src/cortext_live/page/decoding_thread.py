@@ -1,4 +1,4 @@
-"""The thread that decodes for the page: it owns the pipeline, and does what is asked in order."""
+"""The thread that decodes for the page: it owns the pipeline, and runs requests in order."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from cortext_live.page.day_pipeline import DayPipeline
 from cortext_live.page.forgetting import forget, forget_in_memory
 from cortext_live.page.inputs import FeedInput, Input, TrialPlayer
 from cortext_live.page.messages import Event, Fanout, Reader, greeting
-from cortext_live.page.sources import Source
+from cortext_live.page.sources import TrialSource
 from cortext_live.page.utterance_decoder import UtteranceDecoder
 from cortext_live.usage.conversation import ConversationEntry, latest
 from cortext_live.usage.deletion import Selection
@@ -62,7 +62,7 @@ class DecodingThread:
     def __init__(
         self,
         days: DayPipeline,
-        source: Source | None,
+        source: TrialSource | None,
         *,
         speed: float = 1.0,
         log_writer: LogWriter | None = None,
@@ -74,11 +74,13 @@ class DecodingThread:
         self.n_features = days.pipeline.stepper.n_features
         self.bin_ms = days.pipeline.conventions.bin_ms
         if source is not None and source.n_features != self.n_features:
-            found = (
+            problem = (
                 f"the recordings have {source.n_features} features, the model needs"
                 f" {self.n_features}"
             )
-            raise DataError(found, fix="give recordings, or a preset, that the run was trained for")
+            raise DataError(
+                problem, fix="give recordings, or a preset, that the run was trained for"
+            )
         if source is not None:
             source.conventions.require(
                 days.pipeline.conventions,
@@ -191,7 +193,7 @@ class DecodingThread:
         return self._change(lambda: self._days.change_hotwords(bonuses))
 
     def set_context(self, text: str) -> Future[None]:
-        """Set what was said before. Raises LiveError without a large model, which reads it."""
+        """Set the text before the next utterance. Raises LiveError without a large model."""
         return self._change(lambda: self._days.set_context(text))
 
     def read_conversation(self, on: bool) -> Future[None]:
@@ -216,7 +218,7 @@ class DecodingThread:
         return self._change(change)
 
     def add_turn(self, text: str) -> Future[int | None]:
-        """Add what a partner said; return its entry, None where nothing is kept."""
+        """Add a partner's words; return their entry, None where nothing is kept."""
         return self._jobs.ask(lambda: self._add_turn(text))
 
     def correct(self, utterance: int, text: str) -> Future[bool]:
@@ -236,7 +238,7 @@ class DecodingThread:
         utterances, chain, ask = self._utterances, self.chain, self._jobs.ask
         if self.log_writer is None:
             return await asyncio.wrap_future(ask(lambda: forget_in_memory(utterances, selection)))
-        # Asked first: what is known by now waits for the log's thread before the deletion does.
+        # Asked first: known sentences wait for the log's thread before the deletion does.
         known = await asyncio.wrap_future(ask(lambda: utterances.conversation.selected(selection)))
 
         def forget_numbers(numbers: set[int], everything: bool) -> None:
@@ -316,19 +318,17 @@ class DecodingThread:
             if self.log_writer is not None:
                 self.log_writer.add_turn(text, when, entry, self._say)
             utterances.read_conversation()
-        said = {"entry": entry, "when": when.isoformat(timespec="milliseconds"), "text": text}
-        self.readers.send(Event("turn", said))
+        turn = {"entry": entry, "when": when.isoformat(timespec="milliseconds"), "text": text}
+        self.readers.send(Event("turn", turn))
         return entry
 
     def _feedback(
-        self, utterance: int, write: Callable[[UsageLog], bool], **said: str
+        self, utterance: int, write: Callable[[UsageLog], bool], **feedback: str
     ) -> Future[bool]:
         """Log feedback on an utterance, then add it to the conversation in memory.
 
-        Args:
-            utterance: Number of the utterance.
-            write: Writes it to the log; returns whether the recording is kept.
-            said: The correction or the rating, as `Conversation.note` takes it.
+        `write` writes it to the log and returns whether the recording is kept. `feedback` is the
+        correction or the rating, as `Conversation.note` takes it.
         """
         if self.log_writer is None:
             fix = "start the server with --session-log DIR"
@@ -339,7 +339,7 @@ class DecodingThread:
 
         def log(writer: UsageLog) -> bool:
             kept = write(writer)
-            self._jobs.ask(lambda: conversation.note(utterance, **said))
+            self._jobs.ask(lambda: conversation.note(utterance, **feedback))
             return kept
 
         return self.log_writer.ask(log)
@@ -364,10 +364,10 @@ class DecodingThread:
         try:
             work()
         except (Exception, SystemExit) as error:  # a plug-in may call sys.exit
-            what = internal_error(error)
-            event("decoding_failed", "error", error=what)
-            self.readers.send(Event("error", {"what": what}))
-            self._utterances.abandon(what)
+            problem = internal_error(error)
+            event("decoding_failed", "error", error=problem)
+            self.readers.send(Event("error", {"what": problem}))
+            self._utterances.abandon(problem)
             self._input.abort()
             self._send_state()
 

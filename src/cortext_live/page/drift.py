@@ -49,7 +49,7 @@ class DriftReports:
         """Return the report, as `DriftReport.to_json` describes it.
 
         Raises:
-            LiveError: There is no log, or nothing can be said about it.
+            LiveError: There is no log, or too little for a report.
         """
         if self._folder is None:
             raise LiveError("there is no usage log", fix="start the server with --session-log DIR")
@@ -71,8 +71,8 @@ class DriftReports:
 
 def _state(log: Path) -> tuple[int, int] | None:
     with suppress(OSError):
-        found = log.stat()
-        return found.st_size, found.st_mtime_ns
+        status = log.stat()
+        return status.st_size, status.st_mtime_ns
     return None
 
 
@@ -99,7 +99,7 @@ async def _made(folder: Path, options: Sequence[str]) -> dict[str, Any]:
         with suppress(ProcessLookupError):
             process.kill()
     if process.returncode:
-        said = errors.decode(errors="replace").strip().splitlines() or ["nothing was said"]
-        raise LiveError("no drift report: " + said[-1].removeprefix("cortext: "))
+        lines = errors.decode(errors="replace").strip().splitlines() or ["nothing was said"]
+        raise LiveError("no drift report: " + lines[-1].removeprefix("cortext: "))
     report: dict[str, Any] = json.loads(output)
     return report

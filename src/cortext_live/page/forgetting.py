@@ -50,7 +50,7 @@ def forget(
 
     Raises:
         DataError: There is no such entry.
-        LiveError: The disk is full. What was deleted is forgotten in memory, too.
+        LiveError: The disk is full. Deleted entries are forgotten in memory, too.
     """
     entries = log.entries
     logged = {n for n, each in enumerate(entries) if not isinstance(each, Deleted)}
@@ -65,8 +65,8 @@ def forget(
         gone = {n for n, each in enumerate(log.entries) if isinstance(each, Deleted)}
         rest = known - logged
         everything = selection.everything and gone >= numbers
-        if (found := (numbers & gone) | rest) or everything:
-            forget_numbers(found, everything)
+        if (forgotten := (numbers & gone) | rest) or everything:
+            forget_numbers(forgotten, everything)
     models: list[str] = []
     notes: list[str] = []
     if chain is not None:
@@ -85,7 +85,7 @@ def _forget_in_chain(chain: Path, folder: Path, numbers: set[int]) -> tuple[list
 
 
 def finish_forgetting(chain: Path, folder: Path) -> None:
-    """Delete from a chain what was deleted from the log by a process that was killed then."""
+    """Repeat in a chain a log's deletion whose process was killed before it reached the chain."""
     _, notes = _forget_in_chain(chain, folder, set())
     for note in notes:
         event("not_forgotten", "warning", note=note)

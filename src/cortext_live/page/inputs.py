@@ -10,7 +10,7 @@ from typing import Any, Literal, Protocol
 
 from cortext.data.trial import Trial
 from cortext.errors import DataError, LiveError
-from cortext_live.page.sources import Source
+from cortext_live.page.sources import TrialSource
 from cortext_live.page.utterance import BinOrigin
 from cortext_live.page.utterance_decoder import CHUNK_BINS, UtteranceDecoder
 
@@ -31,7 +31,7 @@ class Input(Protocol):
         """Return the seconds until `advance` is due; None where it waits for a request."""
 
     def advance(self) -> None:
-        """Decode what is due."""
+        """Decode the bins that are due."""
 
     def start(self, trial: int | None, session: str | None) -> None:
         """Start playing."""
@@ -73,7 +73,7 @@ class TrialPlayer:
 
     def __init__(
         self,
-        source: Source,
+        source: TrialSource,
         speed: float,
         utterances: UtteranceDecoder,
         changed: Callable[[], None],
@@ -112,7 +112,7 @@ class TrialPlayer:
         number = trial if trial is not None else self._next(session)
         if number is None:
             raise LiveError("the source has no trials")
-        # Read before the stop: where it cannot be read, what is playing goes on.
+        # Read before the stop: where it cannot be read, the trial in play continues.
         playback = _Playback(number, self._source.trial(number), alone=trial is not None)
         self.stop()
         self._session = session or self._session
@@ -139,13 +139,13 @@ class TrialPlayer:
         self._utterances.origin = BinOrigin()
 
     def advance(self) -> None:
-        """Decode the next bins of the trial, or go on to the next trial."""
+        """Decode the next bins of the trial, or move to the next trial."""
         playback = self._playback
         if playback is None:
             return
         n_bins = playback.trial.n_bins
         if playback.next_bin >= n_bins:
-            self._go_on()
+            self._next_trial()
             return
         until = min(playback.next_bin + (1 if self._speed < math.inf else CHUNK_BINS), n_bins)
         self._utterances.push(playback.trial.features_TC[playback.next_bin : until])
@@ -158,7 +158,7 @@ class TrialPlayer:
                 self._changed()
             self._due_s += PAUSE_S / self._speed
 
-    def _go_on(self) -> None:
+    def _next_trial(self) -> None:
         number = self._source.after(self._last_trial, self._session)
         if number is not None:
             self._play(_Playback(number, self._source.trial(number), alone=False))
@@ -225,7 +225,7 @@ class FeedInput:
         self._changed()
 
     def abort(self) -> None:
-        """Do nothing: the feed goes on."""
+        """Do nothing: a feed does not end."""
 
     def open_feed(self, feed: object) -> None:
         """See `Input`. Raises LiveError while another feed is connected."""

@@ -59,7 +59,7 @@ KINDS = {
         ),
         later="its own",
     ),
-    # To strangers, too: what was deleted while they were away leaves their screens.
+    # To strangers, too: sentences deleted while they were away leave their screens.
     "history": Kind(("entries",), emptied=("entries",), later="its own"),
     "step": Kind(
         (

@@ -25,7 +25,7 @@ from cortext.text.language import Language
 from cortext_data.simulate.config import ARRAYS
 from cortext_live.core.pipeline import Pipeline
 from cortext_live.page.kinds import KINDS
-from cortext_live.page.sources import Source
+from cortext_live.page.sources import TrialSource
 
 MAX_FRAMES = 64
 """Most frames in one message; a page that reads slowly gets steps joined up to here."""
@@ -195,7 +195,7 @@ def language_facts(language: Language) -> dict[str, Any]:
     }
 
 
-def greeting(pipeline: Pipeline, source: Source | None) -> dict[str, Any]:
+def greeting(pipeline: Pipeline, source: TrialSource | None) -> dict[str, Any]:
     """Return the constant part of a `hello` message: the model and the source.
 
     Args:

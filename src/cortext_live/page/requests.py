@@ -71,8 +71,8 @@ Handler = Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]
 class Refused(Exception):
     """A request that is answered with an error of this status."""
 
-    def __init__(self, status: int, what: str) -> None:
-        super().__init__(what)
+    def __init__(self, status: int, problem: str) -> None:
+        super().__init__(problem)
         self.status = status
 
 
@@ -108,10 +108,10 @@ def check_rate(holder: Holder, changes: float = 1.0) -> None:
 async def answer(result: Awaitable[dict[str, Any] | Response]) -> Response:
     """Return the result of a request, or one line about its error."""
     try:
-        found = await result
+        content = await result
     except Exception as error:
         return error_answer(error)
-    return found if isinstance(found, Response) else JSONResponse(found)
+    return content if isinstance(content, Response) else JSONResponse(content)
 
 
 def error_answer(error: Exception) -> JSONResponse:
@@ -126,9 +126,9 @@ def error_answer(error: Exception) -> JSONResponse:
     return error_response(500, internal_error(error))
 
 
-def error_response(status: int, what: str) -> JSONResponse:
+def error_response(status: int, problem: str) -> JSONResponse:
     """Return the answer that reports an error."""
-    return JSONResponse({"error": what}, status)
+    return JSONResponse({"error": problem}, status)
 
 
 async def read_body(request: Request) -> dict[str, Any]:
@@ -218,7 +218,7 @@ def _control_handlers(decoding: DecodingThread) -> dict[str, Handler]:
 
 
 def _conversation_handlers(decoding: DecodingThread) -> dict[str, Handler]:
-    """Return the handlers of requests about what was said."""
+    """Return the handlers of requests about the conversation."""
 
     def correction(body: dict[str, Any]) -> Future[bool]:
         _check_fields(body, utterance=int, text=str)
@@ -266,9 +266,9 @@ async def conversation_page(decoding: DecodingThread, request: Request) -> dict[
     asked = query_of(request.query_params.multi_items(), search="", before="", limit="100")
     before = whole_number("before", asked["before"], 1 << 48) if asked["before"] else None
     most = whole_number("limit", asked["limit"], MOST_LISTED)
-    found = await asyncio.wrap_future(decoding.found(asked["search"], before, most + 1))
-    entries = found[max(0, len(found) - most) :]
-    return {"entries": [each.to_json() for each in entries], "more": len(found) > most}
+    matching = await asyncio.wrap_future(decoding.found(asked["search"], before, most + 1))
+    entries = matching[max(0, len(matching) - most) :]
+    return {"entries": [each.to_json() for each in entries], "more": len(matching) > most}
 
 
 async def conversation_file(decoding: DecodingThread, request: Request) -> Response:
@@ -277,8 +277,8 @@ async def conversation_file(decoding: DecodingThread, request: Request) -> Respo
     form = asked["format"]
     if form not in FORMATS:
         raise Refused(400, f"unknown format {form[:40]!r}; known: {', '.join(FORMATS)}")
-    found = await asyncio.wrap_future(decoding.found(asked["search"]))
-    content = await asyncio.to_thread(export, found, form)
+    entries = await asyncio.wrap_future(decoding.found(asked["search"]))
+    content = await asyncio.to_thread(export, entries, form)
     name = f"conversation-{now():%Y-%m-%d}.{FORMATS[form]}"
     headers = {"Content-Disposition": f'attachment; filename="{name}"'}
     return Response(content, media_type=MEDIA_TYPES[form], headers=headers)

@@ -181,7 +181,7 @@ class _Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         await asyncio.to_thread(self._decoding.close)
-        # A page that is just leaving has said so: uvicorn would say it again, which is an error.
+        # A page that is just leaving has closed: uvicorn would close again, which is an error.
         for connection in list(self.server_state.connections):
             if getattr(getattr(connection, "conn", None), "state", None) is State.CLOSING:
                 cast(Any, connection).transport.abort()

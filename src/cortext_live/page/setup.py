@@ -35,7 +35,7 @@ from cortext_live.page.day_pipeline import DayPipeline
 from cortext_live.page.decoding_thread import DecodingThread
 from cortext_live.page.forgetting import finish_forgetting
 from cortext_live.page.settings import LiveSettings
-from cortext_live.page.sources import Replay, Simulator, Source
+from cortext_live.page.sources import Replay, Simulator, TrialSource
 from cortext_live.steps.stepper import Stepper
 from cortext_live.steps.stepping import TorchStepper, open_stepper
 from cortext_lm.llm.large_model import LLM
@@ -144,7 +144,7 @@ def _chosen_by_llm(caser: Caser, decoder: Decoder) -> Caser:
         return caser
 
     def score(texts: Sequence[str]) -> list[float]:
-        return [found.log_prob for found in llm.in_time(lambda: score_texts(llm.lm, texts))]
+        return [score_of.log_prob for score_of in llm.in_time(lambda: score_texts(llm.lm, texts))]
 
     large = LargeCaser(caser, score)
     unfit = large.unfit()
@@ -174,7 +174,9 @@ def _stepper(settings: LiveSettings, run: Path) -> Stepper:
     return TorchStepper(load_model(run, settings.device), "latest", settings.precision)
 
 
-def _source(settings: LiveSettings, days: DayPipeline, progress: Progress | None) -> Source | None:
+def _source(
+    settings: LiveSettings, days: DayPipeline, progress: Progress | None
+) -> TrialSource | None:
     if settings.data is not None:
         return Replay(
             settings.data,

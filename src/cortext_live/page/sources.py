@@ -29,7 +29,7 @@ SIMULATED_BLOCK = 10
 LAST_SIMULATED = 2**31
 
 
-class Source(Protocol):
+class TrialSource(Protocol):
     """Trials by number.
 
     Attributes:
@@ -96,7 +96,7 @@ class Replay:
         self.sessions = tuple(packed.sessions[day] for day in days)
 
     def listing(self) -> list[dict[str, Any]]:
-        """See `Source`."""
+        """See `TrialSource`."""
         split = self._split
         return [
             {
@@ -109,7 +109,7 @@ class Replay:
         ]
 
     def trial(self, number: int) -> Trial:
-        """See `Source`.
+        """See `TrialSource`.
 
         The file is read, not mapped: a mapped file that is cut short would end the process.
         """
@@ -141,7 +141,7 @@ class Replay:
         )
 
     def after(self, number: int | None, session: str | None) -> int | None:
-        """See `Source`. Raises DataError for a session without trials."""
+        """See `TrialSource`. Raises DataError for a session without trials."""
         split = self._split
         if session is None:
             chosen: Sequence[int] = range(len(split))
@@ -181,11 +181,11 @@ class Simulator:
         days = {day.session: day for day in plan_days(config, prompts)}
         known = [session for session in days if session in sessions]
         if not known:
-            found = (
+            problem = (
                 f"the run knows none of the days that {preset!r} simulates ({min(days)} to"
                 f" {max(days)})"
             )
-            raise RunError(found, fix="give a run that was trained on such data")
+            raise RunError(problem, fix="give a run that was trained on such data")
         day = days[known[-1]]
         e = electrodes(config, day.history)
         self.sessions: tuple[str, ...] = (day.session,)
@@ -199,25 +199,25 @@ class Simulator:
                 for i in range(SIMULATED_BLOCK)
             ]
             trials = tuple(PlannedTrial(i, "val", prompt) for i, prompt in enumerate(prompted))
-            # Block numbers go on after those that the training data have.
+            # Block numbers follow those that the training data have.
             planned = PlannedBlock(day.blocks[-1].number + 1 + number, trials)
             return [simulated.trial for simulated in simulate_block(config, day, planned, e)]
 
         self._block = block
 
     def listing(self) -> list[dict[str, Any]]:
-        """See `Source`."""
+        """See `TrialSource`."""
         return []
 
     def trial(self, number: int) -> Trial:
-        """See `Source`. The same number is the same trial, bit for bit."""
+        """See `TrialSource`. The same number is the same trial, bit for bit."""
         if not 0 <= number < LAST_SIMULATED:
             raise DataError(f"no trial {number}; there are 0 to {LAST_SIMULATED - 1}")
         block, place = divmod(number, SIMULATED_BLOCK)
         return self._block(block)[place]
 
     def after(self, number: int | None, session: str | None) -> int | None:
-        """See `Source`."""
+        """See `TrialSource`."""
         if session is not None and session not in self.sessions:
             raise DataError(f"the simulation is of session {self.sessions[0]!r}, not {session!r}")
         return 0 if number is None else number + 1

@@ -35,7 +35,7 @@ def wav_header(samples_per_s: int) -> bytes:
     return b"RIFF" + size + b"WAVE" + format_ + b"\x02\0\x10\0" + b"data" + data
 
 
-def sound_of(speech: Speech | None, body: dict[str, Any], holder: Holder) -> Sound:
+def sound_of(speech: Speech | None, body: dict[str, Any], holder: Holder) -> SpeechAnswer:
     """Return the answer to a request to speak.
 
     Args:
@@ -50,17 +50,19 @@ def sound_of(speech: Speech | None, body: dict[str, Any], holder: Holder) -> Sou
     text, rate, pitch = to_speak(body)
     if speech is None:
         raise LiveError("the server has no voice", fix="start it with --voice")
-    if Sound.n_open >= MOST_OPEN:
+    if SpeechAnswer.n_open >= MOST_OPEN:
         raise Refused(429, "too many sounds at a time; wait until one has been played")
-    if holder.sounds >= holder.most_sounds or (holder.id and Sound.n_guests >= MOST_OPEN_GUESTS):
+    if holder.sounds >= holder.most_sounds or (
+        holder.id and SpeechAnswer.n_guests >= MOST_OPEN_GUESTS
+    ):
         raise Refused(429, "too many sounds of guests at a time; wait until one has been played")
-    return Sound(speech, text, rate, pitch, holder)
+    return SpeechAnswer(speech, text, rate, pitch, holder)
 
 
-class Sound(Response):
+class SpeechAnswer(Response):
     """The sound of a text, as an answer.
 
-    What the client has not heard when it leaves is not spoken.
+    Sound that the client has not received when it leaves is not made.
 
     Attributes:
         n_open: Number of these answers that have not ended.
@@ -103,8 +105,8 @@ class Sound(Response):
             sending.result()
 
     def _count(self, n: int) -> None:
-        Sound.n_open += n
-        Sound.n_guests += n if self._holder.id else 0
+        SpeechAnswer.n_open += n
+        SpeechAnswer.n_guests += n if self._holder.id else 0
         self._holder.sounds += n
 
     async def _send(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -30,7 +30,7 @@ class BinOrigin:
     Attributes:
         session: The recording day; None for a feed.
         trial: Number of the trial; None for a feed.
-        reference: What was to be said, where that is known.
+        reference: The prompted sentence, where it is known.
         texts: Decoded texts of the utterances of the trial so far, where it has a reference.
     """
 
@@ -48,7 +48,7 @@ class PageUtterance:
         id: Counts from 1.
         session: The recording day that its features are of.
         trial: Number of its trial, None for a feed.
-        reference: What was to be said, where that is known.
+        reference: The prompted sentence, where it is known.
         keep: Whether its features are kept for the usage log.
         model: Name of the model that decodes it; None without a chain of models.
         conventions: The language of its text and the length of its bins.
@@ -131,8 +131,8 @@ class PageUtterance:
             "words": hypothesis_json(nbest[0])["words"],
             "confidence": nbest.confidence,
             "nbest": [
-                found | {"shown": text}
-                for found, text in zip(candidates(nbest), shown, strict=True)
+                candidate | {"shown": text}
+                for candidate, text in zip(candidates(nbest), shown, strict=True)
             ],
             "reference": self.reference,
             "wer": None,
@@ -154,11 +154,11 @@ def ngram_text(nbest: NBest, options: DecoderOptions) -> str | None:
         return None
     ngram, llm = options.llm.shares(options.lm_weight)
 
-    def without(found: Hypothesis) -> float:
+    def without(hypothesis: Hypothesis) -> float:
         return (
-            found.score
-            + (options.lm_weight - ngram) * found.lm_score
-            - llm * (found.llm_score or 0.0)
+            hypothesis.score
+            + (options.lm_weight - ngram) * hypothesis.lm_score
+            - llm * (hypothesis.llm_score or 0.0)
         )
 
     return max(nbest, key=without).text

@@ -155,7 +155,7 @@ class UtteranceDecoder:
             none_TC = np.empty((0, self.days.pipeline.stepper.n_features), dtype=np.float32)
             self._show(utterance, none_TC, update)
         nbest = self.days.pipeline.finish()
-        shown = self._shown([found.text for found in nbest[:MAX_NBEST]], self._show_final)
+        shown = self._shown([hypothesis.text for hypothesis in nbest[:MAX_NBEST]], self._show_final)
         final_ms = (time.perf_counter() - started) * 1000
         self._say_notes()
         self._swap()
@@ -194,11 +194,11 @@ class UtteranceDecoder:
         if self.latest is None or self.latest.body["id"] != utterance:
             raise LiveError(f"utterance {utterance} is not the latest", fix="correct it instead")
         body = self.latest.body
-        found = next((each for each in body["nbest"] if each["text"] == text), None)
-        if found is None or not text:
+        candidate = next((each for each in body["nbest"] if each["text"] == text), None)
+        if candidate is None or not text:
             raise DataError("the text is none of the candidates of the utterance")
         chosen = {"utterance": utterance, "entry": body.get("entry"), "text": text}
-        self.chosen = Event("chosen", {**chosen, "shown": found.get("shown", text)})
+        self.chosen = Event("chosen", {**chosen, "shown": candidate.get("shown", text)})
         self._readers.send(self.chosen)
         return self._log_writer is not None and body.get("entry", 0) is not None
 
@@ -337,7 +337,7 @@ class UtteranceDecoder:
         self._readers.send(Event("error", {"what": problem}))
 
     def _say_notes(self) -> None:
-        """Log what is unusual about the features, and tell pages."""
+        """Log the notes on unusual features, and send them to pages."""
         for note in self.days.pipeline.take_notes():
             event("features_note", "warning", note=note)
             self._say(note)

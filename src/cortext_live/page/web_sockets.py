@@ -32,7 +32,7 @@ from cortext_live.page.requests import Refused, check_rate, holder_of
 POLICY_VIOLATION = 1008
 TRY_AGAIN = 1013
 PAGE_CHANGES = 5.0
-"""Changes that a guest's page counts as when it begins to watch: it is sent all that was said."""
+"""Changes that a guest's page counts as at first: it is sent the whole conversation."""
 PATIENCE_S = 30.0
 """Seconds that one message may wait for a client that does not read."""
 
@@ -41,7 +41,7 @@ PATIENCE_S = 30.0
 
 
 async def serve_page(ws: WebSocket, decoding: DecodingThread, access: Access) -> None:
-    """Send a page what is decoded, until it leaves or its access is withdrawn."""
+    """Send a page the decoding's events, until it leaves or its access is withdrawn."""
     connection = ws.state.connection
     try:
         holder = holder_of(ws, token_of(ws.scope), access)
@@ -168,8 +168,8 @@ def _check_bins_of_feed(stated: str | None, bin_ms: float) -> None:
     except ValueError:
         same = False
     if not same:
-        found = f"bin_ms is {shown(stated, 20)}; the model reads bins of {bin_ms:g} ms"
-        raise DataError(found, fix="join bins before they are sent")
+        problem = f"bin_ms is {shown(stated, 20)}; the model reads bins of {bin_ms:g} ms"
+        raise DataError(problem, fix="join bins before they are sent")
 
 
 async def _take_in(ws: WebSocket, decoding: DecodingThread, message: Any) -> None:
@@ -194,8 +194,8 @@ async def _take_in(ws: WebSocket, decoding: DecodingThread, message: Any) -> Non
 def _bins(content: bytes, n_features: int) -> np.ndarray:
     """Return the bins [T, C] of a message: float32, little-endian."""
     if len(content) % (4 * n_features):
-        found = f"a message of {len(content)} bytes; a multiple of {4 * n_features} is needed"
-        raise DataError(f"{found} ({n_features} float32 a bin)")
+        problem = f"a message of {len(content)} bytes; a multiple of {4 * n_features} is needed"
+        raise DataError(f"{problem} ({n_features} float32 a bin)")
     return np.frombuffer(content, dtype="<f4").astype(np.float32).reshape(-1, n_features)
 
 

@@ -1,1 +1,1 @@
-"""Learning from daily use: a model that goes on learning from what it decoded."""
+"""Learning from daily use: a model that keeps learning from the sentences it decoded."""

@@ -70,7 +70,7 @@ class UnlabelledSummary:
     n_learnt: int
     """Number of them that the model learnt from."""
     n_corrected: int
-    """Number of trials whose label was used in the place of what was decoded."""
+    """Number of trials whose label was used instead of the decoded sentence."""
     n_old_trials: int
     """Number of labelled trials of known days that were kept for replay."""
     steps: int
@@ -103,7 +103,7 @@ def adapt_unlabelled(
     *,
     session: str | None = None,
     trials: int | None = None,
-    heard: Sequence[str] = ("train",),
+    learn_from: Sequence[str] = ("train",),
     corrections: bool = False,
     old_data: str | Path | PackedDataset | None = None,
     old_trials: int = 200,
@@ -127,7 +127,7 @@ def adapt_unlabelled(
         session: The day; it must be given if the data have several new days, or several days that
             are all known.
         trials: Number of the day's trials to use, in the order of recording; None for all.
-        heard: Splits to decode and learn from.
+        learn_from: Splits to decode and learn from.
         corrections: Learn from the labels that the data have: they are corrections.
         old_data: Labelled recordings of known days to replay; None for none.
         old_trials: Number of old trials to keep, evenly spread over the known days; at most half of
@@ -150,7 +150,7 @@ def adapt_unlabelled(
     config = run_config(run, source)
     decoder, chosen = labelling_search(run, lm, options)
     decoder.lm.require(source.inventory, source.language, theirs="the run")
-    day, name, skipped = _day(source, config, data, session, trials, heard, skip_bad, progress)
+    day, name, skipped = _day(source, config, data, session, trials, learn_from, skip_bad, progress)
     learner = Learner(source, config, settings, seed=seed)
     old = []
     if old_data is not None:
@@ -206,8 +206,8 @@ def _check_arguments(
         if count is not None and as_count(count, name) < 1:
             raise ConfigError(f"{name} is {count}; it must be at least 1")
     if old_data is not None and not settings.replayed:
-        what = f"old trials are given, and {method} replays none"
-        raise ConfigError(what, fix="take replay as the method, or leave out --old-data")
+        problem = f"old trials are given, and {method} replays none"
+        raise ConfigError(problem, fix="take replay as the method, or leave out --old-data")
 
 
 def _day(
@@ -226,8 +226,8 @@ def _day(
     every = every.select(bad_trials=config.dataset.bad_trials_dict)
     days = {day for name in splits for day in every.split(name).day_N.tolist()}
     recorded = [every.sessions[day] for day in sorted(days)]
-    what = f"trials of session {{}} in {' or '.join(splits)}"
-    session = session_to_adapt_to(model, recorded, wanted, every.path, what)
+    trials_named = f"trials of session {{}} in {' or '.join(splits)}"
+    session = session_to_adapt_to(model, recorded, wanted, every.path, trials_named)
     day = every.showing({name: every.split(name).select(sessions=[session]) for name in splits})
     unfit = unfit_places(model, day, splits)
     if unfit and not skip_bad:
@@ -236,8 +236,10 @@ def _day(
     places = [place for place in in_order(day, splits) if place not in unfit]
     count = len(places) if trials is None else trials
     if not 0 < count <= len(places):
-        what = f"session {session} has {len(places)} trials that can be read"
-        raise DataError(what, where=every.path, fix="record more, or ask for fewer with --trials")
+        problem = f"session {session} has {len(places)} trials that can be read"
+        raise DataError(
+            problem, where=every.path, fix="record more, or ask for fewer with --trials"
+        )
     chosen = {
         name: np.array([place.index for place in places[:count] if place.split == name], np.int64)
         for name in splits
@@ -247,7 +249,7 @@ def _day(
 
 
 def _log(day: PackedDataset, trials: Sequence[DecodedTrial]) -> bytes:
-    """Return the lines of `metrics.jsonl`: a trial each, without what was decoded."""
+    """Return the lines of `metrics.jsonl`: a trial each, without decoded texts."""
     lines = []
     step = 0
     for each in trials:

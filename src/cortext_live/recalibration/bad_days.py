@@ -67,7 +67,7 @@ class DayChecks:
     def reason_to_leave(
         self, session: str, latest: int, before: int, today: Sequence[int], learner: Learner
     ) -> str | None:
-        """Return why learning goes on from before the latest day; None where it goes on from it.
+        """Return why learning continues from before the latest day; None where from that day.
 
         The model from before that day also decodes the first sentences of the new one. If it is
         surer of them, as after a day of garbage or without an array, the day between did harm.
@@ -86,8 +86,8 @@ class DayChecks:
         lost = of_before.confidence - of_latest.confidence > self._lost_confidence
         if of_before.trusted < LEAST_TRUSTED or not lost:
             return None
-        found = f"confidence {of_before.confidence:.2f}, not {of_latest.confidence:.2f}"
-        return f"model {before} is surer of the first sentences of {session}: {found}"
+        figures = f"confidence {of_before.confidence:.2f}, not {of_latest.confidence:.2f}"
+        return f"model {before} is surer of the first sentences of {session}: {figures}"
 
     def reason_to_doubt(
         self, contents: ChainContents, number: int, before: int, learner: Learner
@@ -95,7 +95,7 @@ class DayChecks:
         """Return why a model may have learnt from garbage; None where it has not.
 
         It was judged on labelled sentences, which may be of better days. So the model from before
-        those days decodes all that was said on them. The model itself cannot tell: it is sure of
+        those days decodes all their sentences. The model itself cannot tell: it is sure of
         garbage that it has learnt from.
 
         Args:
@@ -104,24 +104,22 @@ class DayChecks:
             before: Model from before the day that was learnt last.
             learner: With the settings, tells which labels are trusted.
         """
+        # A damaged model cannot decode, and no doubt follows from it.
         if not is_intact(self._chain, contents.model(before)):
             return None
         numbers = self._of_days_since(contents, number, before)
-        found = self._understood(before, numbers, learner)
-        if found is None or found.trusted >= LEAST_TRUSTED:
+        understood = self._understood(before, numbers, learner)
+        if understood is None or understood.trusted >= LEAST_TRUSTED:
             return None
         return (
-            f"only {found.trusted:.0%} of the labels that model {before} gives its days are trusted"
+            f"only {understood.trusted:.0%} of the labels that model {before} gives its days are"
+            " trusted"
         )
 
     def _of_days_since(self, contents: ChainContents, number: int, before: int) -> list[int]:
         """Return the utterances, learnt or not, of the days that only the later model knows.
 
-        Args:
-            contents: The chain.
-            number: The later model. Utterances after the last one that it has learnt from are left
-                out.
-            before: The earlier model.
+        Utterances after the last one that the later model, `number`, has learnt from are left out.
         """
         log = self._sentences.log
         days, last = _days_since(contents, log, number, before)
@@ -158,5 +156,7 @@ def _days_since(
         {n for began, n in contents.learnt(each) if began == log.began and n in log.utterances}
         for each in (number, before)
     )
+    # By days, not by utterances: the later model may have learnt more sentences of a day that
+    # both know, and such a day did not do the harm between them.
     days, known = ({log.utterances[n].session for n in each} for each in (of_model, of_before))
     return days - known, max(of_model, default=-1)

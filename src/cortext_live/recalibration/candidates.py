@@ -16,7 +16,7 @@ from cortext.files import atomic_write
 from cortext.models import AcousticModel, save_model
 from cortext_live.adapt import run_config
 from cortext_live.recalibration.chain import Chain, model_folder
-from cortext_live.recalibration.chain_entries import ChainContents, Entry
+from cortext_live.recalibration.chain_entries import ChainContents, ChainEntry
 from cortext_live.recalibration.decisions import ChainDecisions
 from cortext_live.recalibration.followed_chain import FollowedChain
 from cortext_live.recalibration.forgetting import numbers_in
@@ -84,7 +84,9 @@ class CandidateMaker:
             learning.save(self._chain.contents)
         facts = _facts(learning, self._chain.contents, self._making)
         with self._chain.writing() as chain:
-            if not chain.contents.may_go_on(position.latest):  # a person has rolled back meanwhile
+            if not chain.contents.may_learn_from(
+                position.latest
+            ):  # a person has rolled back meanwhile
                 return
             entry = self._add_once(chain, learning.learner.model, facts)
             self._remove_old(chain, entry, position.before or 0)
@@ -118,7 +120,7 @@ class CandidateMaker:
         else:
             position.before = latest
 
-    def _add_once(self, chain: Chain, model: AcousticModel, facts: dict[str, Any]) -> Entry:
+    def _add_once(self, chain: Chain, model: AcousticModel, facts: dict[str, Any]) -> ChainEntry:
         """Add a model, unless the service was killed after it had added it; return its entry."""
         contents = chain.contents
         parent = contents.parent
@@ -132,13 +134,10 @@ class CandidateMaker:
             "candidate", lambda folder: _write_model(model, parent_run, folder), **facts
         )
 
-    def _remove_old(self, chain: Chain, latest: Entry, before: int) -> None:
+    def _remove_old(self, chain: Chain, latest: ChainEntry, before: int) -> None:
         """Remove the files of old models that no decision or rollback needs.
 
-        Args:
-            chain: The chain.
-            latest: The entry of the latest model.
-            before: Model from before the latest day, with which the next day compares it.
+        The next day compares the latest day with `before`, the model from before it.
         """
         contents = chain.contents
         needed = {latest.number, contents.speaking(self._chain.clock()), before}
@@ -173,7 +172,7 @@ def _facts(learning: ResumableLearner, contents: ChainContents, making: Making) 
 
 
 def _write_model(model: AcousticModel, parent: Path, folder: Path) -> None:
-    """Write a model as a run, with what was fitted to its parent."""
+    """Write a model as a run, with the fitted files of its parent."""
     text = yaml.safe_dump(to_mapping(run_config(parent, model)), sort_keys=False)
     atomic_write(folder / "config.yaml", text.encode())
     save_model(model, folder)

@@ -35,7 +35,7 @@ from cortext.files import (
     exclusive,
 )
 from cortext.renames import sync
-from cortext_live.recalibration.chain_entries import ADDS, ChainContents, Entry
+from cortext_live.recalibration.chain_entries import ADDS, ChainContents, ChainEntry
 
 FILE = "chain.jsonl"
 MODELS = "models"
@@ -63,10 +63,10 @@ def read_chain(folder: str | Path) -> ChainContents:
 def chain_state(folder: str | Path) -> tuple[int, int, int] | None:
     """Return what changes with each entry that is added; None where there is no chain."""
     try:
-        found = (as_path(folder, "folder") / FILE).stat()
+        status = (as_path(folder, "folder") / FILE).stat()
     except OSError:
         return None
-    return found.st_ino, found.st_size, found.st_mtime_ns
+    return status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def _read(path: Path) -> tuple[ChainContents, int]:
@@ -81,10 +81,10 @@ def _read(path: Path) -> tuple[ChainContents, int]:
         if not line.endswith(b"\n") and _is_unfinished(line):
             break
         try:
-            contents.add(Entry.read(line))
+            contents.add(ChainEntry.read(line))
         except (KeyError, TypeError, ValueError) as error:
-            what = f"line {number} of the chain is damaged: {error}"
-            raise RunError(what, where=path, fix=DAMAGED) from None
+            problem = f"line {number} of the chain is damaged: {error}"
+            raise RunError(problem, where=path, fix=DAMAGED) from None
         size += len(line)
     if not contents.entries:
         raise RunError("the chain has no entry", where=path, fix=DAMAGED)
@@ -132,7 +132,7 @@ def verify_chain(folder: str | Path) -> ChainContents:
     return contents
 
 
-def verify_model(folder: str | Path, entry: Entry) -> Path:
+def verify_model(folder: str | Path, entry: ChainEntry) -> Path:
     """Return the run directory of a model whose files agree with its entry.
 
     Raises:
@@ -141,12 +141,12 @@ def verify_model(folder: str | Path, entry: Entry) -> Path:
     path = model_folder(folder, entry.number)
     with disk_errors(path):
         if not path.is_dir() or digest_of(path) != entry.facts["digest"]:
-            what = f"model {entry.number} of the chain is damaged or missing"
-            raise RunError(what, where=path, fix="roll back to another: cortext chain rollback")
+            problem = f"model {entry.number} of the chain is damaged or missing"
+            raise RunError(problem, where=path, fix="roll back to another: cortext chain rollback")
     return path
 
 
-def is_intact(folder: str | Path, entry: Entry) -> bool:
+def is_intact(folder: str | Path, entry: ChainEntry) -> bool:
     """Tell whether the files of a model are as they were written."""
     try:
         verify_model(folder, entry)
@@ -155,7 +155,7 @@ def is_intact(folder: str | Path, entry: Entry) -> bool:
     return True
 
 
-def intact_ancestor(folder: str | Path, entry: Entry, contents: ChainContents) -> int:
+def intact_ancestor(folder: str | Path, entry: ChainEntry, contents: ChainContents) -> int:
     """Return a model's parent; where its files are damaged, that one's parent, and so on.
 
     Raises:
@@ -164,8 +164,8 @@ def intact_ancestor(folder: str | Path, entry: Entry, contents: ChainContents) -
     for number in contents.lineage(entry.number)[1:]:
         if is_intact(folder, contents.model(number)):
             return number
-    what = f"no model that was promoted before model {entry.number} is as it was written"
-    raise RunError(what, where=as_path(folder, "folder"), fix=DAMAGED)
+    problem = f"no model that was promoted before model {entry.number} is as it was written"
+    raise RunError(problem, where=as_path(folder, "folder"), fix=DAMAGED)
 
 
 class Chain:
@@ -182,7 +182,7 @@ class Chain:
         self._path = folder / FILE
         self._now = now
 
-    def add_model(self, kind: str, write: Callable[[Path], None], **facts: Any) -> Entry:
+    def add_model(self, kind: str, write: Callable[[Path], None], **facts: Any) -> ChainEntry:
         """Add a model.
 
         Args:
@@ -200,7 +200,7 @@ class Chain:
             digest = digest_of(made)
         return self.add(kind, digest=digest, **facts)
 
-    def add(self, kind: str, **facts: Any) -> Entry:
+    def add(self, kind: str, **facts: Any) -> ChainEntry:
         """Add an entry, on the disk before this returns.
 
         Raises:
@@ -208,7 +208,7 @@ class Chain:
                 before.
         """
         contents = self.contents
-        entry = Entry.made(len(contents.entries), self._now(), kind, facts, contents.head)
+        entry = ChainEntry.made(len(contents.entries), self._now(), kind, facts, contents.head)
         try:
             contents.check(entry)
         except ValueError as error:
@@ -225,7 +225,7 @@ class Chain:
         contents.add(entry)
         return entry
 
-    def roll_back(self, to: int, why: str, operator: str) -> Entry:
+    def roll_back(self, to: int, why: str, operator: str) -> ChainEntry:
         """Let an earlier model speak again, and be the parent of the next ones."""
         self.contents.model(to)
         speaking = self.contents.speaking(self._now())

@@ -23,7 +23,7 @@ _OWN = ("number", "when", "kind", "previous", "hash")
 
 
 @dataclass(frozen=True)
-class Entry:
+class ChainEntry:
     """A model or a decision.
 
     Attributes:
@@ -46,23 +46,23 @@ class Entry:
     @classmethod
     def made(
         cls, number: int, when: datetime, kind: str, facts: dict[str, Any], previous: str
-    ) -> Entry:
+    ) -> ChainEntry:
         """Return an entry with its hash."""
         return cls(number, when, kind, facts, previous, _hash(number, when, kind, facts, previous))
 
     @classmethod
-    def read(cls, line: bytes) -> Entry:
+    def read(cls, line: bytes) -> ChainEntry:
         """Return the entry of a line. Raises ValueError for one that is damaged."""
-        found = parse_json_object(line)
-        if missing := [name for name in _OWN if name not in found]:
+        values = parse_json_object(line)
+        if missing := [name for name in _OWN if name not in values]:
             raise ValueError(f"it lacks {missing[0]!r}")
-        facts = {name: value for name, value in found.items() if name not in _OWN}
+        facts = {name: value for name, value in values.items() if name not in _OWN}
         entry = cls.made(
-            found["number"],
-            datetime.fromisoformat(found["when"]),
-            found["kind"],
+            values["number"],
+            datetime.fromisoformat(values["when"]),
+            values["kind"],
             facts,
-            found["previous"],
+            values["previous"],
         )
         if entry.line() != line:
             raise ValueError("its content does not agree with its hash")
@@ -124,10 +124,10 @@ class ChainContents:
             rolled back to.
     """
 
-    entries: list[Entry] = field(default_factory=list)
+    entries: list[ChainEntry] = field(default_factory=list)
     parent: int = 0
     _provisional: _Provisional | None = None
-    _models: dict[int, Entry] = field(default_factory=dict)
+    _models: dict[int, ChainEntry] = field(default_factory=dict)
     _left: set[int] = field(default_factory=set)
 
     @property
@@ -168,14 +168,14 @@ class ChainContents:
 
     def at(self, when: datetime) -> ChainContents:
         """Return the chain as it was at a time; without entries before its first one."""
-        found = ChainContents()
+        then = ChainContents()
         for entry in self.entries:
             if entry.when > when:
                 break
-            found.add(entry)
-        return found
+            then.add(entry)
+        return then
 
-    def model(self, number: int) -> Entry:
+    def model(self, number: int) -> ChainEntry:
         """Return the entry that added a model.
 
         Raises:
@@ -199,62 +199,66 @@ class ChainContents:
         added, *later = (entry.when for entry in self.entries[number:])
         return min(later) if later and later[-1] < added else added
 
-    def of(self, number: int, kind: str) -> list[Entry]:
+    def of(self, number: int, kind: str) -> list[ChainEntry]:
         """Return the decisions of a kind about a model."""
         return [each for each in self.entries if each.kind == kind and each.model == number]
 
     def lineage(self, number: int) -> list[int]:
         """Return a model, its parent and so on back to the model that the chain began with."""
-        found = [number]
-        while (entry := self.entries[found[-1]]).kind == "candidate":
-            found.append(entry.facts["parent"])
-        return found
+        numbers = [number]
+        while (entry := self.entries[numbers[-1]]).kind == "candidate":
+            numbers.append(entry.facts["parent"])
+        return numbers
 
     def descent(self, number: int) -> list[int]:
         """Return a model, the one whose weights it learnt on from, and so on back to the base."""
-        found = [number]
-        while (entry := self.entries[found[-1]]).kind == "candidate":
-            found.append(entry.facts.get("after", entry.facts["parent"]))
-        return found
+        numbers = [number]
+        while (entry := self.entries[numbers[-1]]).kind == "candidate":
+            numbers.append(entry.facts.get("after", entry.facts["parent"]))
+        return numbers
 
     def learnt(self, number: int) -> set[tuple[int, int]]:
         """Return the utterances that a model or any in its descent has learnt from or replayed.
 
         An utterance is the second of its log's first entry, and its number there.
         """
-        found = set[tuple[int, int]]()
+        utterances = set[tuple[int, int]]()
         for each in self.descent(number):
             learnt = self.entries[each].facts.get("learnt")
             if learnt is not None and "log" in learnt:
                 parts = ("decoded", "corrected", "replayed")
-                found.update((learnt["log"], n) for part in parts for n in learnt.get(part, ()))
-        return found
+                utterances.update(
+                    (learnt["log"], n) for part in parts for n in learnt.get(part, ())
+                )
+        return utterances
 
-    def may_go_on(self, number: int) -> bool:
-        """Tell whether learning may go on from a model.
+    def may_learn_from(self, number: int) -> bool:
+        """Tell whether learning may continue from a model.
 
         It descends from the parent, was not rejected, and no rollback has left it behind.
         """
         descent = self.descent(number)
         return self.parent in descent and self._left.isdisjoint(descent)
 
-    def goes_on_from(self, latest: int) -> int:
-        """Return the model that learning goes on from: the latest one, if it may.
+    def learns_from(self, latest: int) -> int:
+        """Return the model that learning continues from: the latest one, if it may.
 
         If not, it is the one from before a day that was left out (`on_from`); or the one that
         speaks provisionally or did so last; or the parent.
         """
         named = [each.facts.get("on_from") for each in self.of(latest, "rejected")]
         for number in (latest, *named, self.provisional):
-            if number is not None and self.may_go_on(number):
+            if number is not None and self.may_learn_from(number):
                 return number
         return self.parent
 
-    def add(self, entry: Entry) -> None:
+    def add(self, entry: ChainEntry) -> None:
         """Add an entry. Raises ValueError for one that cannot follow; nothing has changed then."""
         self.check(entry)
         number, spoke = entry.model, self._provisional
-        if spoke is not None and entry.when < spoke.since - CLOCK_ERROR:  # the clock was ahead
+        # A model speaks provisionally until a time. If the clock was ahead when it began, that end
+        # may be years away: the first entry with an earlier time ends it.
+        if spoke is not None and entry.when < spoke.since - CLOCK_ERROR:
             self._provisional = replace(spoke, until=entry.when)
         if entry.kind in ADDS:
             self._models[number] = entry
@@ -264,10 +268,13 @@ class ChainContents:
         elif entry.kind == "promoted":
             self._provisional = None
         elif entry.kind in ("rejected", "rolled_back"):
+            # A rollback is a person's word against all models since, whichever speaks.
             if entry.kind == "rolled_back" or self._speaks_provisionally(number):
                 self._provisional = None
             self._left |= {number} if entry.kind == "rejected" else set(self._models)
             if entry.kind == "rolled_back":
+                # Those it goes back through are wanted again, also ones that an earlier rollback
+                # left.
                 self._left -= set(self.descent(number))
         elif entry.kind == "removed":
             del self._models[number]
@@ -278,10 +285,11 @@ class ChainContents:
     def _speaks_provisionally(self, number: int) -> bool:
         return self._provisional is not None and self._provisional.model == number
 
-    def check(self, entry: Entry) -> None:
+    def check(self, entry: ChainEntry) -> None:
         """Raise ValueError for an entry that cannot follow."""
         if entry.number != len(self.entries):
             raise ValueError(f"its number is {entry.number}, not {len(self.entries)}")
+        # Numbers alone would let lines of another chain, or of a restored copy, join unseen.
         if entry.previous != self.head:
             raise ValueError("it does not follow the entry before it")
         if entry.kind not in KINDS:

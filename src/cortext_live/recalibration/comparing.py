@@ -16,7 +16,7 @@ from cortext.decoding.log_probs import log_softmax
 from cortext.models import AcousticModel, load_model
 from cortext.text.metrics import edit_counts
 from cortext_live.recalibration.chain import model_folder
-from cortext_live.recalibration.chain_entries import Entry
+from cortext_live.recalibration.chain_entries import ChainEntry
 from cortext_live.recalibration.labels import confidence_of
 from cortext_live.recalibration.promotion import Comparison, PromotionOptions, compare
 from cortext_live.recalibration.recorded import LoggedSentence, LoggedSentences, blamed
@@ -42,7 +42,7 @@ class ChainDecoder:
     def __init__(self, decoder: Decoder, before_sentence: Callable[[], None]) -> None:
         self.decoder = decoder
         self._before_sentence = before_sentence
-        self._found: dict[tuple[int, int], NBest] = {}
+        self._decoded: dict[tuple[int, int], NBest] = {}
 
     def decode(
         self, number: int, model: AcousticModel, sentences: Sequence[LoggedSentence]
@@ -57,32 +57,36 @@ class ChainDecoder:
         Raises:
             SentenceFault: The model cannot be run on one of them.
         """
-        for key in list(self._found)[: -self.MOST]:
-            del self._found[key]
+        # The oldest ones: a dict keeps its order, and judgements ask for the latest sentences.
+        for key in list(self._decoded)[: -self.MOST]:
+            del self._decoded[key]
         for each in sentences:
-            if (number, each.number) not in self._found:
+            if (number, each.number) not in self._decoded:
                 self._before_sentence()
                 day = day_of(model, each.utterance.session)
                 with blamed(each.number):
                     logits_PV = model.logits(each.features_TC, day)
-                    found = self.decoder.decode(log_softmax(logits_PV), model.inventory)
-                self._found[number, each.number] = NBest(found[:1])
-        return [self._found[number, each.number] for each in sentences]
+                    nbest = self.decoder.decode(log_softmax(logits_PV), model.inventory)
+                # Word errors and confidence need the best sentence alone; thousands are kept.
+                self._decoded[number, each.number] = NBest(nbest[:1])
+        return [self._decoded[number, each.number] for each in sentences]
 
     def forget_sentences(self, numbers: Collection[int]) -> None:
-        """Forget what was decoded of some utterances."""
-        self._found = {key: found for key, found in self._found.items() if key[1] not in numbers}
+        """Forget the decoded sentences of some utterances."""
+        self._decoded = {
+            key: nbest for key, nbest in self._decoded.items() if key[1] not in numbers
+        }
 
     def forget_all_but(self, models: Sequence[int]) -> None:
         """Forget what other models have decoded."""
-        self._found = {key: found for key, found in self._found.items() if key[0] in models}
+        self._decoded = {key: nbest for key, nbest in self._decoded.items() if key[0] in models}
 
 
-def word_errors(found: Sequence[NBest], sentences: Sequence[LoggedSentence]) -> list[int]:
+def word_errors(decoded: Sequence[NBest], sentences: Sequence[LoggedSentence]) -> list[int]:
     """Return the word errors of decoded sentences, all of which have labels."""
     return [
         edit_counts((each.utterance.label or "").split(), nbest[0].text.split()).errors
-        for nbest, each in zip(found, sentences, strict=True)
+        for nbest, each in zip(decoded, sentences, strict=True)
     ]
 
 
@@ -112,7 +116,7 @@ class ModelComparer:
         self._rule = rule
 
     def comparison(
-        self, entry: Entry, numbers: Sequence[int], level: float, other: int | None = None
+        self, entry: ChainEntry, numbers: Sequence[int], level: float, other: int | None = None
     ) -> Comparison | None:
         """Compare a model with its parent on the latest labelled ones of some utterances.
 
@@ -126,17 +130,18 @@ class ModelComparer:
             The comparison; None if too few of them have labels and features.
         """
         utterances = self._sentences.log.utterances
+        # The latest ones judge: features drift, and a model must be good today.
         labelled = [number for number in numbers if utterances[number].label is not None]
         sentences = self._kept(labelled, self._settings.judging)
         if len(sentences) < self._rule.fewest:
             return None
-        found = self._both(entry, sentences, other)
-        of_other, own = (word_errors(each, sentences) for each in found)
+        both = self._both(entry, sentences, other)
+        of_other, own = (word_errors(each, sentences) for each in both)
         n_words = [len((each.utterance.label or "").split()) for each in sentences]
         return compare(of_other, own, n_words, level)
 
     def confidences(
-        self, entry: Entry, numbers: Sequence[int], fewest: int = 1, other: int | None = None
+        self, entry: ChainEntry, numbers: Sequence[int], fewest: int = 1, other: int | None = None
     ) -> tuple[float, float] | None:
         """Return mean confidences on the latest unlabelled ones of some utterances.
 
@@ -150,13 +155,14 @@ class ModelComparer:
             That of the parent, and the model's own; None for too few sentences.
         """
         utterances = self._sentences.log.utterances
+        # Labelled sentences are compared by their errors. Their confidences would count them twice.
         unlabelled = [number for number in numbers if utterances[number].label is None]
         sentences = self._kept(unlabelled, self._settings.watched)
         if len(sentences) < fewest:
             return None
         of_parent, own = (
-            float(np.mean([confidence_of(each) for each in found]))
-            for found in self._both(entry, sentences, other)
+            float(np.mean([confidence_of(each) for each in nbests]))
+            for nbests in self._both(entry, sentences, other)
         )
         return of_parent, own
 
@@ -177,14 +183,15 @@ class ModelComparer:
                 yield sentence, self._decoder.decode(model, loaded, [sentence])[0]
 
     def _both(
-        self, entry: Entry, sentences: list[LoggedSentence], other: int | None = None
+        self, entry: ChainEntry, sentences: list[LoggedSentence], other: int | None = None
     ) -> Iterator[list[NBest]]:
         """Yield what the parent decodes, or another model, then the model itself."""
         for number in (entry.facts["parent"] if other is None else other, entry.number):
+            # One model in memory at a time, beside the learner's and the one that speaks elsewhere.
             model = load_model(model_folder(self._chain, number))
             yield self._decoder.decode(number, model, sentences)
 
     def _kept(self, numbers: Sequence[int], most: int) -> list[LoggedSentence]:
         """Return the latest of some utterances whose features are kept."""
-        found = (self._sentences.sentence(number) for number in numbers[::-1])
-        return list(islice((each for each in found if each is not None), most))
+        latest = (self._sentences.sentence(number) for number in numbers[::-1])
+        return list(islice((each for each in latest if each is not None), most))

@@ -10,7 +10,7 @@ from typing import Any
 
 from cortext_live.recalibration.bad_days import DayChecks
 from cortext_live.recalibration.chain import Chain, intact_ancestor
-from cortext_live.recalibration.chain_entries import ChainContents, Entry
+from cortext_live.recalibration.chain_entries import ChainContents, ChainEntry
 from cortext_live.recalibration.comparing import ModelComparer
 from cortext_live.recalibration.held_out import HeldOut
 from cortext_live.recalibration.learner import Learner
@@ -40,7 +40,7 @@ class Judgement:
         confidence: Mean confidence of the parent and its own, on sentences it has not learnt from.
         log: Second of the log's first entry.
         labelled: Number of sentences with labels that may judge it.
-        said: Number of sentences in the log.
+        logged: Number of sentences in the log.
         until: End of its time, where it speaks provisionally.
     """
 
@@ -50,7 +50,7 @@ class Judgement:
     confidence: tuple[float, float] | None
     log: int | None
     labelled: int
-    said: int
+    logged: int
     until: datetime
 
     def write(self, chain: Chain) -> None:
@@ -63,7 +63,7 @@ class Judgement:
             confidence=self.confidence,
             log=self.log,
             labelled=self.labelled,
-            said=self.said,
+            said=self.logged,
             action=action,
             reason=reason,
         )
@@ -111,7 +111,7 @@ class Decider:
         self._clock = clock
 
     def judge(
-        self, contents: ChainContents, entry: Entry, before: int | None, learner: Learner
+        self, contents: ChainContents, entry: ChainEntry, before: int | None, learner: Learner
     ) -> Judgement:
         """Compare a candidate with its parent; see `Judgement.write`.
 
@@ -125,9 +125,9 @@ class Decider:
         labelled = self._held_out.labelled(unlearnt)
         # Each candidate of a parent is another chance that a worse one passes by luck.
         level = self._rule.level(1 + _judgements(contents, entry.facts["parent"]))
-        found = self._comparer.comparison(entry, labelled, level)
+        comparison = self._comparer.comparison(entry, labelled, level)
         confidences = self._comparer.confidences(entry, unlearnt, FEWEST_UNLEARNT)
-        decision = self._by_rule(contents, found, len(labelled))
+        decision = self._by_rule(contents, comparison, len(labelled))
         # Users have the model that spoke last, not the parent, where it speaks provisionally.
         decision = self._reject_worse_than_last(contents, entry, labelled, level) or decision
         of_parent, own = confidences or (0.0, 0.0)
@@ -144,12 +144,12 @@ class Decider:
         if decision.asks:
             decision = replace(decision, reason=decision.reason + self._held_out.wanted(unlearnt))
         until = self._clock() + timedelta(hours=self._rule.hours)
-        log, said = self._log.began, len(self._log.log.utterances)
+        log, n_logged = self._log.began, len(self._log.log.utterances)
         n = len(labelled)
-        return Judgement(entry.number, decision, found, confidences, log, n, said, until)
+        return Judgement(entry.number, decision, comparison, confidences, log, n, n_logged, until)
 
     def _reject_worse_than_last(
-        self, contents: ChainContents, entry: Entry, labelled: Sequence[int], level: float
+        self, contents: ChainContents, entry: ChainEntry, labelled: Sequence[int], level: float
     ) -> Decision | None:
         """Reject a candidate that is surely worse than what spoke last; return None for others."""
         spoke = contents.provisional
@@ -162,12 +162,12 @@ class Decider:
         why = f"on {beside.sentences} sentences it makes {why}, which spoke last"
         return Decision("reject", why)
 
-    def has_news(self, contents: ChainContents, entry: Entry) -> bool:
+    def has_news(self, contents: ChainContents, entry: ChainEntry) -> bool:
         """Tell whether a model that was judged before may be judged again.
 
         Each comparison makes the bound of the next one wider: with hardly more sentences, that one
         could only ask for more. So a tenth more sentences must have labels; or none were compared,
-        and the operator lets the model go on without.
+        and the operator allows the model without.
         """
         judged = contents.of(entry.number, "judged")
         if not judged or judged[-1].facts.get("log") != self._log.began:
@@ -182,7 +182,7 @@ class Decider:
         return bool(last["action"] == "speak" or (more and self._settings.allow_provisional))
 
     def _by_rule(
-        self, contents: ChainContents, found: Comparison | None, labelled: int
+        self, contents: ChainContents, comparison: Comparison | None, labelled: int
     ) -> Decision:
         """Return what the rule says of a comparison, with the budget that the promotions left.
 
@@ -194,13 +194,13 @@ class Decider:
             for each in contents.entries
             if each.kind == "promoted" and each.model in promoted
         ]
-        decision = decide(found, self._rule, spent(uppers), labelled)
-        if found is None and self._settings.allow_provisional:
+        decision = decide(comparison, self._rule, spent(uppers), labelled)
+        if comparison is None and self._settings.allow_provisional:
             reason = f"allowed by the operator; {decision.reason}"
             return replace(decision, action="speak", reason=reason)
         return decision
 
-    def check(self, contents: ChainContents, entry: Entry) -> dict[str, Any] | None:
+    def check(self, contents: ChainContents, entry: ChainEntry) -> dict[str, Any] | None:
         """Check the model that speaks beside its parent.
 
         Args:
@@ -208,23 +208,25 @@ class Decider:
             entry: The entry of the model that speaks.
 
         Returns:
-            The facts of a `checked` entry; their `reason` is empty where it may go on speaking.
-            None for a model without a parent, or where too little was said since the last check.
+            The facts of a `checked` entry; their `reason` is empty where it may stay in use.
+            None for a model without a parent, or with too few sentences since the last check.
         """
         utterances = self._log.log.utterances
         checks = contents.of(entry.number, "checked")
         added = contents.added_at(entry.number)
-        said = {number for number, each in utterances.items() if each.when >= added}
+        since = {number for number, each in utterances.items() if each.when >= added}
         began = self._log.began
         # Numbers of utterances begin anew with each log.
         last = checks[-1].facts if checks and checks[-1].facts.get("log") == began else None
-        news = len(said) - (0 if last is None else last["said"])
+        news = len(since) - (0 if last is None else last["said"])
         if entry.kind != "candidate" or news < self._settings.every:
             return None
         level = self._rule.level(len(checks) + 1)
         parent = contents.entries[intact_ancestor(self._chain, entry, contents)]
-        unlearnt = [number for number in self._held_out.unlearnt(contents, entry) if number in said]
-        found = self._comparer.comparison(entry, unlearnt, level, parent.number)
+        unlearnt = [
+            number for number in self._held_out.unlearnt(contents, entry) if number in since
+        ]
+        comparison = self._comparer.comparison(entry, unlearnt, level, parent.number)
         # To stop a model that people use takes more sentences than to hold a new one back.
         fewest = min(self._rule.fewest, self._settings.watched)
         confidences = self._comparer.confidences(entry, unlearnt, fewest, parent.number)
@@ -234,11 +236,11 @@ class Decider:
         lost = self._settings.lost_confidence
         return {
             "log": began,
-            "said": len(said),
-            "comparison": None if found is None else asdict(found),
+            "said": len(since),
+            "comparison": None if comparison is None else asdict(comparison),
             "confidence": confidences,
             "ratings": [asdict(of_parent), asdict(own)],
-            "reason": reason_to_stop(found, confidences, (of_parent, own), lost, 1 - level),
+            "reason": reason_to_stop(comparison, confidences, (of_parent, own), lost, 1 - level),
         }
 
 

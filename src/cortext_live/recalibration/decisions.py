@@ -100,7 +100,7 @@ class ChainDecisions:
         """
         contents = self._chain.contents
         # A day whose model was promoted is kept: labels have proven it.
-        if not contents.may_go_on(before) or latest in contents.descent(before):
+        if not contents.may_learn_from(before) or latest in contents.descent(before):
             return False
         if not all(is_intact(self._chain.folder, contents.model(n)) for n in (before, latest)):
             return False

@@ -96,7 +96,7 @@ def evaluate_online(
     out: str | Path,
     method: str,
     *,
-    heard: Sequence[str] = (),
+    learn_from: Sequence[str] = (),
     corrected: float = 0.0,
     overrides: Iterable[str] = (),
     options: Options = None,
@@ -116,7 +116,7 @@ def evaluate_online(
         lm: Language-model directory.
         out: Evaluation directory to write.
         method: A key of `METHODS`.
-        heard: Splits that the model learns from; that split itself by default.
+        learn_from: Splits that the model learns from; that split itself by default.
         corrected: Share of the sentences that a person corrects at once.
         overrides: `key=value` changes of the method's settings.
         options: Decoder options, as `evaluate` takes them.
@@ -130,7 +130,7 @@ def evaluate_online(
         CortextError: For all that `evaluate` refuses, and an unknown method or setting.
     """
     settings = method_settings(method, overrides)
-    learnt_from = tuple(heard) or (split,)
+    learnt_from = tuple(learn_from) or (split,)
     with evaluation_directory(out) as write, tempfile.TemporaryDirectory() as scratch:
         run = Path(run_for(as_path(run, "run"), data))
         model = load_model(run)
@@ -142,15 +142,17 @@ def evaluate_online(
             raise next(iter(unfit.values())).error()
         search = SearchSettings(lm=lm, options=options, threads=threads)
         ways = _ways(run, packed, search, settings, method, corrected, seed, Path(scratch))
-        found = {}
+        recognised = {}
         for number, (name, way) in enumerate(ways.items()):
             bar = part_of(progress, number, len(ways))
             logits = follow(way, packed, split, learnt_from, bar, unfit=unfit)
-            found[name] = recognise(run, packed, split, search, skip_bad=skip_bad, logits=logits)
-        learnt = found[method]
+            recognised[name] = recognise(
+                run, packed, split, search, skip_bad=skip_bad, logits=logits
+            )
+        learnt = recognised[method]
         origin = searched_origin(run, data, lm, learnt, "cpu", seed) | {"config": config_of(run)}
         skipped = (*packed.bad_trials, *unfit.values())
-        online = _compared(found, method, settings, split, learnt_from, skipped)
+        online = _compared(recognised, method, settings, split, learnt_from, skipped)
         metrics = write(learnt, run, origin, compared=_for_report(online))
         atomic_write(as_path(out, "out") / FILE, json_text(asdict(online)).encode())
     return metrics, online
@@ -197,7 +199,7 @@ def _known_sentences(
 
 
 def _compared(
-    found: dict[str, Recognised],
+    recognised: dict[str, Recognised],
     method: str,
     settings: LearningOptions,
     scored: str,
@@ -206,9 +208,9 @@ def _compared(
 ) -> OnlineMetrics:
     # One way has learnt from the labels of these, so they are left out of the rates of all ways.
     left_out = LABELLED_PER_DAY if scored in learnt_from else 0
-    recorded = in_order(found[method].data, [scored])
+    recorded = in_order(recognised[method].data, [scored])
     by_index = {
-        name: dict(zip(each.indices, each.trials, strict=True)) for name, each in found.items()
+        name: dict(zip(each.indices, each.trials, strict=True)) for name, each in recognised.items()
     }
     # A bad trial is in the recordings, and in no result.
     order = [place.index for place in recorded if place.index in by_index[method]]

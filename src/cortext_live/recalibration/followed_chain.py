@@ -58,12 +58,12 @@ class FollowedChain:
         state = chain_state(self.folder)
         if state == self._read_at:
             return
-        found = read_chain(self.folder)
-        # A restored backup lacks the last entries, which the learner may go on from.
-        if self.contents.head not in (each.hash for each in found.entries):
-            what = "the chain is another than before"
-            raise RunError(what, where=self.folder, fix="start the service again")
-        self.contents, self._read_at = found, state
+        contents = read_chain(self.folder)
+        # A restored backup lacks the last entries, which the learner may continue from.
+        if self.contents.head not in (each.hash for each in contents.entries):
+            problem = "the chain is another than before"
+            raise RunError(problem, where=self.folder, fix="start the service again")
+        self.contents, self._read_at = contents, state
 
     @contextmanager
     def writing(self) -> Iterator[Chain]:

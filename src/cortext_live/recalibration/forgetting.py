@@ -15,7 +15,7 @@ from cortext.errors import RunError
 from cortext.files import disk_errors, exclusive, parse_json_object
 from cortext.models.storage import read_metadata, read_tensors, write_tensors
 from cortext_live.recalibration.chain import read_chain
-from cortext_live.recalibration.chain_entries import ChainContents, Entry
+from cortext_live.recalibration.chain_entries import ChainContents, ChainEntry
 from cortext_live.recalibration.learner import Learner
 from cortext_live.recalibration.state import FILE, FIX, PARTS, WHAT
 from cortext_live.usage.log import read_log
@@ -44,24 +44,24 @@ def forget_in_chain(
     """
     if not (chain / "chain.jsonl").exists():
         return [], []
-    found = read_log(log)
-    deleted = found.deleted
-    if found.began is None or not deleted:
+    contents = read_log(log)
+    deleted = contents.deleted
+    if contents.began is None or not deleted:
         return [], []
     named = deleted if numbers is None else set(numbers)
-    models = models_that_learnt(read_chain(chain), found.began, named)
+    models = models_that_learnt(read_chain(chain), contents.began, named)
     notes = []
     folder = chain / LEARNER
     if folder.is_dir():
         busy = RunError("the service of the chain is running", where=folder)
         try:
             with exclusive(folder, busy):
-                forget_in_store(folder, found.began, deleted)
+                forget_in_store(folder, contents.began, deleted)
         except RunError as error:
             if error is not busy:
                 raise
             notes.append(
-                f"{chain}: `cortext recalibrate` is running, {_follows(folder, found.began)}"
+                f"{chain}: `cortext recalibrate` is running, {_follows(folder, contents.began)}"
             )
     return [model.model_name for model in models], notes
 
@@ -76,7 +76,7 @@ def _follows(folder: Path, began: int) -> str:
 
 def models_that_learnt(
     contents: ChainContents, began: int, numbers: Collection[int]
-) -> list[Entry]:
+) -> list[ChainEntry]:
     """Return the kept models that have learnt from utterances, themselves or in their descent.
 
     Args:

@@ -10,7 +10,7 @@ from cortext.errors import shown
 from cortext.models.card import CARD, read_card
 from cortext_live.recalibration.bad_days import days_left_out
 from cortext_live.recalibration.chain import model_folder
-from cortext_live.recalibration.chain_entries import ChainContents, Entry
+from cortext_live.recalibration.chain_entries import ChainContents, ChainEntry
 from cortext_live.recalibration.labeller import Labeller
 from cortext_live.recalibration.recorded import LoggedSentences
 
@@ -32,7 +32,7 @@ class HeldOut:
         self._sentences = sentences
         self._labeller = labeller
 
-    def unlearnt(self, contents: ChainContents, entry: Entry) -> list[int]:
+    def unlearnt(self, contents: ChainContents, entry: ChainEntry) -> list[int]:
         """Return the utterances that a candidate, its parent and what speaks have not learnt from.
 
         They were spoken after the parent was made: of earlier days both have the same layers. Where

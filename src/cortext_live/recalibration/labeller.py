@@ -1,4 +1,4 @@
-"""Labels of the utterances of a usage log: what a person says was meant, or what was decoded."""
+"""Labels of the utterances of a usage log: a person's correction, or the decoded sentence."""
 
 from __future__ import annotations
 
@@ -116,9 +116,9 @@ class Labeller:
         """Return the label of a decoded sentence, int64 [U]; None where it is not trusted.
 
         Args:
-            nbest: What was decoded.
+            nbest: The decoded hypotheses.
             sentence: The sentence.
-            learner: Its settings say what is trusted; it knows the fewest tokens of a sentence.
+            learner: Its settings say which sentences are trusted, and the fewest tokens of one.
         """
         least, least_word = learner.settings.confidence, learner.settings.word_confidence
         if not learner.knows_wildcards:  # then no word is left out of a label, and all are trusted

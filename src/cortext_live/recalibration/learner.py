@@ -1,4 +1,4 @@
-"""A model that learns from one sentence after another, from what was decoded or corrected.
+"""A model that learns from one decoded or corrected sentence after another.
 
 The new day of a recording begins with a copy of the day layer of the day before. Only the weights
 that belong to the day learn, unless the whole model may.
@@ -45,7 +45,7 @@ class Learnt:
 
 @dataclass(frozen=True, eq=False)
 class LearnerState:
-    """All that a learner needs to go on.
+    """All that a learner needs to continue.
 
     Attributes:
         model: The model as it is now.
@@ -77,7 +77,7 @@ class LearnerState:
 
 
 class Learner:
-    """A model that goes on learning.
+    """A model that keeps learning.
 
     The same sentences in the same order give the same weights: all noise depends on the seed and
     the number of the step.
@@ -123,7 +123,7 @@ class Learner:
 
     @classmethod
     def restored(cls, state: LearnerState) -> Learner:
-        """Return a learner that goes on to the bit as the one of the state would.
+        """Return a learner that continues, to the bit, as the one of the state would.
 
         Raises:
             KeyError, RuntimeError: For moments that are not those of the model.

@@ -141,8 +141,8 @@ class LogTrainer:
         self, numbers: Sequence[int], steps: int, learner: Learner, position: Position
     ) -> int:
         """Decode utterances of a day and learn from them; return the steps that were taken."""
-        found = {number: self._labeller.labelled(number, learner) for number in numbers}
-        labelled = {number: each for number, each in found.items() if each is not None}
+        by_number = {number: self._labeller.labelled(number, learner) for number in numbers}
+        labelled = {number: each for number, each in by_number.items() if each is not None}
         taken = learner.learn_together(list(labelled.values()), steps, self._pause)
         for number, each in labelled.items():
             position.note_learnt(number, corrected=each.corrected)

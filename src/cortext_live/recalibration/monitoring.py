@@ -1,7 +1,7 @@
 """The model that speaks is watched in use, and stops where it proves worse than its parent.
 
 Promotion allows for small harm, and a model may grow worse than its parent later. Three signs, the
-first two of sentences that were said since the model was made and that neither has learnt from:
+first two of sentences that were spoken since the model was made and that neither has learnt from:
 
 - corrections: both decode the corrected sentences, and the model surely makes more word errors
 - confidence: both decode the latest sentences, and the model's mean confidence has fallen
@@ -23,7 +23,7 @@ from cortext_live.usage.log_entries import LoggedUtterance
 
 @dataclass(frozen=True)
 class Ratings:
-    """Ratings of the sentences that a model said.
+    """Ratings of the sentences that a model decoded.
 
     Attributes:
         wrong: Number of sentences rated wrong.
@@ -36,8 +36,10 @@ class Ratings:
     @classmethod
     def of(cls, entries: Iterable[LoggedUtterance], model: str) -> Ratings:
         """Count the ratings of a model's sentences, by its name in the log."""
-        found = [each.rating for each in entries if each.model == model and each.rating is not None]
-        return cls(found.count("wrong"), len(found))
+        ratings = [
+            each.rating for each in entries if each.model == model and each.rating is not None
+        ]
+        return cls(ratings.count("wrong"), len(ratings))
 
 
 def chance(before: Ratings, now: Ratings) -> float:
@@ -60,7 +62,7 @@ def reason_to_stop(
     lost_confidence: float,
     error: float,
 ) -> str:
-    """Return the reason why a model must not go on speaking; empty if there is none.
+    """Return the reason why a model must not stay in use; empty if there is none.
 
     Confidence is no reason where the model makes fewer errors on corrected sentences.
 

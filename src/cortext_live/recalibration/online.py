@@ -56,14 +56,14 @@ def unfit_places(
     model: AcousticModel, data: PackedDataset, splits: Iterable[str]
 ) -> dict[Place, Problem]:
     """Return the trials that are too short for one frame of a model, and why they are left out."""
-    found = {}
+    unfit = {}
     for name in splits:
         split = data.split(name)
         for i, n_patches in enumerate(model.n_patches(split.n_bins_N)):
             problem = unfit_trial(model, split, i, int(n_patches), data.path, knows_all=True)
             if problem is not None:
-                found[Place(name, i)] = problem
-    return found
+                unfit[Place(name, i)] = problem
+    return unfit
 
 
 class Way(Protocol):
@@ -142,7 +142,7 @@ class DailyLabels:
 
 @dataclass(frozen=True)
 class DecodedTrial:
-    """A trial that was decoded, and what was learnt from it.
+    """A decoded trial, and the learning from it.
 
     Attributes:
         place: The trial.
@@ -156,7 +156,7 @@ class DecodedTrial:
 
 
 class Unlabelled:
-    """Learning from what was decoded, where it is trusted; a correction counts as a label.
+    """Learning from decoded sentences that are trusted; a correction counts as a label.
 
     Args:
         learner: The model that learns.
@@ -188,6 +188,8 @@ class Unlabelled:
         """See `Way`."""
         labels_U = split.labels(place.index)
         confidence = None
+        # Drawn for every trial, also one without a label: the corrections of the others then stay
+        # the same, whatever the labels.
         if self._random.random() >= self._corrected or labels_U is None:
             n_bins = int(split.n_bins_N[place.index])
             confidence, labels_U = self._pseudo_label(logits_PV, n_bins)
@@ -235,6 +237,7 @@ def follow(
         split = data.split(place.split)
         session = split.session(place.index)
         features_TC = np.asarray(split.features(place.index), np.float32)
+        # Decoded before it is learnt from, as live: no error is measured on a learnt sentence.
         logits_PV = way.model_of(session).logits(features_TC, session)
         if place.split == scored:
             logits[place.index] = logits_PV

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import Any
 
-from cortext_live.recalibration.chain_entries import Entry
+from cortext_live.recalibration.chain_entries import ChainEntry
 from cortext_live.usage.log import LogContents
 
 
@@ -20,7 +20,7 @@ class Position:
         next: First utterance that was not considered yet.
         considered: Earlier utterances that had labels, and the revision of the label that was
             considered: a person may correct again.
-        latest: Model of the chain that the learner goes on from.
+        latest: Model of the chain that the learner continues from.
         before: Latest one from before the day that it learnt from last.
         decoded: Utterances that it has learnt from since `latest`, as they were decoded.
         corrected: Utterances that it has learnt from since, as they were corrected.
@@ -54,11 +54,11 @@ class Position:
         return cls(**{**note, "considered": dict(note["considered"])})
 
     def begin(self, model: int, *, same_day: bool = False) -> None:
-        """Go on from a model of the chain; what was learnt since another one counts no longer.
+        """Continue from a model of the chain, with empty lists of learnt sentences.
 
         Args:
             model: Number of the model.
-            same_day: The utterances of the day go on waiting to learn together.
+            same_day: The utterances of the day keep waiting to learn together.
         """
         self.latest = model
         self.rested = self.pending = False
@@ -66,7 +66,7 @@ class Position:
         if not same_day:
             self.ends, self.today, self.fresh = False, [], []
 
-    def begin_log(self, log: LogContents, entries: Sequence[Entry]) -> None:
+    def begin_log(self, log: LogContents, entries: Sequence[ChainEntry]) -> None:
         """Begin at the first utterance of another log that no model of the chain has learnt from.
 
         Args:
@@ -79,7 +79,7 @@ class Position:
         )
         self.began, self.next = log.began, 1 + max(decoded | corrected, default=-1)
         # Which of several corrections was learnt is not known: one that followed is learnt, too.
-        # What was learnt as it was decoded, and whose label was withdrawn, is not learnt again.
+        # A sentence that was learnt as decoded, and whose label was withdrawn, is not learnt again.
         self.considered = {
             number: log.utterances[number].revision
             for number in decoded & log.utterances.keys()
@@ -145,7 +145,7 @@ class Position:
         return number
 
 
-def _learnt(entry: Entry, began: int | None, part: str) -> list[int]:
+def _learnt(entry: ChainEntry, began: int | None, part: str) -> list[int]:
     """Return the utterances of a log that a model has learnt from, by its entry alone."""
     learnt = entry.facts.get("learnt")
     return [] if learnt is None or learnt["log"] != began else learnt[part]

@@ -20,7 +20,7 @@ Differences of sentences are far from normal: most are 0 and some large. One sen
 therefore counted, in which the candidate has half of the words wrong that the parent has right.
 Without it, ten sentences that both decode alike would prove that both are equal. If all harm comes
 as single sentences that are lost whole, the bound still fails about twice as often as it should:
-few sentences cannot show what is rare. Such harm shows in the confidence of all sentences, which
+few sentences cannot show rare errors. Such harm shows in the confidence of all sentences, which
 may veto a candidate.
 """
 
@@ -71,6 +71,8 @@ class PromotionOptions:
 
     def level(self, judgement: int) -> float:
         """Return the level of the bound of a parent's k-th judgement, from 1."""
+        # The errors of all judgements add up to `error` (1/(k (k + 1)) sums to 1), however often a
+        # parent's candidates are judged: looking again must not make chance findings likely.
         return 1 - self.error / (judgement * (judgement + 1))
 
 
@@ -130,6 +132,7 @@ def _upper(more: np.ndarray, words: np.ndarray, level: float) -> float:
         level: Level of the bound.
     """
     length = words.mean()
+    # Without the imagined one, equal errors on all sentences would have a bound of width 0.
     more, words = np.append(more, IMAGINED * length), np.append(words, length)
     ratio = more.sum() / words.sum()
     n = len(more)
@@ -158,6 +161,7 @@ def spent(uppers: Iterable[float]) -> float:
     """
     total = 0.0
     for upper in uppers:
+        # A promotion that surely helped pays back, but no credit is saved for later harm.
         total = max(0.0, total + upper)
     return total
 
@@ -167,8 +171,8 @@ class Decision:
     """A decision about a candidate, and the reason for it.
 
     Attributes:
-        action: `promote`, `speak` (provisionally), `wait`, or `reject` what is surely worse.
-        reason: A sentence for the operator: figures, and what is missing.
+        action: `promote`, `speak` (provisionally), `wait`, or `reject` if it is surely worse.
+        reason: A sentence for the operator: figures, and the missing evidence.
         asks: More labelled sentences that judge would change it.
     """
 
@@ -178,48 +182,56 @@ class Decision:
 
 
 def decide(
-    found: Comparison | None, rule: PromotionOptions, budget_spent: float = 0.0, labelled: int = 0
+    comparison: Comparison | None,
+    rule: PromotionOptions,
+    budget_spent: float = 0.0,
+    labelled: int = 0,
 ) -> Decision:
     """Return what becomes of a candidate.
 
     Args:
-        found: Its comparison with the parent; None where too few sentences are labelled for one.
+        comparison: Word errors beside its parent's; None where too few sentences have labels.
         rule: The bounds.
         budget_spent: Points that the promotions so far have spent; see `spent`.
         labelled: Number of labelled sentences that may judge it.
     """
-    if found is None:
+    if comparison is None:
         reason = (
             f"at least {rule.fewest} labelled sentences must judge it, and there are {labelled}"
         )
         return Decision("wait", reason, asks=True)
     bound = (
-        f"on {found.sentences} sentences it makes {found.difference:+.1f} points of word errors, at"
-        f" most {found.upper:+.1f}"
+        f"on {comparison.sentences} sentences it makes {comparison.difference:+.1f} points of word"
+        f" errors, at most {comparison.upper:+.1f}"
     )
-    if found.lower > 0:
+    # Before the upper bound: a candidate that is surely worse must not wait for more sentences.
+    if comparison.lower > 0:
         return Decision("reject", bound)
-    if found.upper >= rule.provisional:
-        more = needed(found, rule.provisional)
+    if comparison.upper >= rule.provisional:
+        more = needed(comparison, rule.provisional)
         return Decision("wait", f"{bound}; {rule.provisional:g} are allowed{more}", asks=more != "")
-    if found.upper >= rule.promotion:
-        more = needed(found, rule.promotion)
+    if comparison.upper >= rule.promotion:
+        more = needed(comparison, rule.promotion)
         reason = f"{bound}; to be promoted it needs {rule.promotion:g}{more}"
         return Decision("speak", reason, asks=more != "")
-    if spent([budget_spent, found.upper]) > rule.budget:
+    # Many promotions of a little harm each, all within the bound, would add up.
+    if spent([budget_spent, comparison.upper]) > rule.budget:
         left = max(0.0, rule.budget - budget_spent)
         return Decision("speak", f"{bound}; the budget of all promotions has {left:.1f} left")
     return Decision("promote", bound)
 
 
-def needed(found: Comparison, bound: float) -> str:
+def needed(comparison: Comparison, bound: float) -> str:
     """Return about how many more sentences must judge for a bound, in words; empty if none do.
 
     Assumes that the difference stays as it is. The distance of its bound shrinks with the root of
     the number of sentences.
     """
-    if found.difference >= bound:
+    if comparison.difference >= bound:
         return ""
-    total = found.sentences * ((found.upper - found.difference) / (bound - found.difference)) ** 2
-    more = int(np.ceil(total)) - found.sentences
+    total = (
+        comparison.sentences
+        * ((comparison.upper - comparison.difference) / (bound - comparison.difference)) ** 2
+    )
+    more = int(np.ceil(total)) - comparison.sentences
     return f", which takes about {more} more that judge" if more > 0 else ""

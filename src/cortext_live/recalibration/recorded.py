@@ -1,7 +1,7 @@
 """Sentences of a usage log with their features, to learn from and to judge with.
 
 An utterance that can never be used (too short, of other features, damaged) is set aside: it is
-named once, and the work goes on without it.
+named once, and the work continues without it.
 
 Shapes: T bins, C features.
 """
@@ -20,7 +20,7 @@ import numpy as np
 from cortext.data.conventions import Conventions
 from cortext.data.scaling import ROLLING_TRIALS, RollingZScore
 from cortext.errors import CortextError, DataError, first_line
-from cortext_live.usage.heard import HeardFeatures
+from cortext_live.usage.kept_features import KeptFeatures
 from cortext_live.usage.log import LOG, LogContents, read_log
 from cortext_live.usage.log_entries import LoggedUtterance
 
@@ -46,8 +46,8 @@ class SentenceFault(CortextError):
         may_pass: Whether another try may go well.
     """
 
-    def __init__(self, number: int, what: str, may_pass: bool) -> None:
-        super().__init__(what, where=f"entry {number} of the log")
+    def __init__(self, number: int, problem: str, may_pass: bool) -> None:
+        super().__init__(problem, where=f"entry {number} of the log")
         self.number = number
         self.may_pass = may_pass
 
@@ -105,7 +105,7 @@ class LoggedSentences:
         self._conventions = conventions
         self._raw = False
         self._n_features = n_features
-        self._features = HeardFeatures(folder)
+        self._features = KeptFeatures(folder)
         self._seen: tuple[int, int, int] | None = None
         self.log = LogContents()
 
@@ -116,14 +116,14 @@ class LoggedSentences:
             DataError: There is no log, or it cannot be read.
         """
         try:
-            found = (self.folder / LOG).stat()
+            status = (self.folder / LOG).stat()
         except OSError as error:
             raise DataError(
                 f"no log of use: {error.strerror}",
                 where=self.folder / LOG,
                 fix="give the directory of serve's --session-log",
             ) from None
-        seen = found.st_ino, found.st_size, found.st_mtime_ns  # deleting replaces the file
+        seen = status.st_ino, status.st_size, status.st_mtime_ns  # deleting replaces the file
         if seen == self._seen:
             return False
         self._check_conventions()
@@ -169,8 +169,8 @@ class LoggedSentences:
         if features_TC is None or number not in self.log.utterances:
             return None
         if self._n_frames(len(features_TC)) < 1:
-            found = f"{len(features_TC)} bins are too few for one frame of the model"
-            self.set_aside[number] = found
+            problem = f"{len(features_TC)} bins are too few for one frame of the model"
+            self.set_aside[number] = problem
             return None
         if self._raw:
             features_TC = self._z_scored(number, features_TC)
@@ -192,22 +192,22 @@ class LoggedSentences:
             self.set_aside[number] = error.what
             return None
         except OSError as error:
-            what = f"its features cannot be read: {error.strerror}"
+            problem = f"its features cannot be read: {error.strerror}"
             if error.errno in PASSING:
                 path = self._features.path(self.began, number)
-                raise DataError(what, where=path) from None
-            self.set_aside[number] = what
+                raise DataError(problem, where=path) from None
+            self.set_aside[number] = problem
             return None
         if features_TC is not None and features_TC.shape[1] != self._n_features:
-            found = f"it has {features_TC.shape[1]} features; the model reads {self._n_features}"
-            self.set_aside[number] = found
+            fault = f"it has {features_TC.shape[1]} features; the model reads {self._n_features}"
+            self.set_aside[number] = fault
             return None
         return features_TC
 
     def _z_scored(self, number: int, features_TC: np.ndarray) -> np.ndarray:
         """Return rolling z-scores, float32 [T, C], by the utterances before.
 
-        They depend on nothing but the recordings, so that a process that begins anew has the same.
+        They depend only on the recordings, so that a process that begins anew has the same.
         """
         normaliser = RollingZScore(self._n_features)
         before = [each for each in self.log.utterances if each < number]

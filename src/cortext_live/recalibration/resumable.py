@@ -70,32 +70,30 @@ class ResumableLearner:
         self._resume(contents)
 
     def _resume(self, contents: ChainContents, earlier: Learner | None = None) -> None:
-        """Go on with the saved learner.
+        """Continue with the saved learner.
 
         If none is saved, or its settings have changed, begin with the latest model, and learn again
         what came after it.
 
-        Args:
-            contents: The chain.
-            earlier: Where none is saved: the learner that failed, for its replayed sentences.
+        `earlier` is a learner that failed: without a saved one, its sentences are replayed.
         """
         saved = self._store.load()
         self.position = Position()
         if saved is None:
-            able = filter(contents.may_go_on, contents.models)
+            able = filter(contents.may_learn_from, contents.models)
             self._start(contents, max(able, default=contents.parent), earlier)
             return
         self.learner, note = saved
         self.position = Position.of_note(note["position"])
         if not any(each.hash == note["latest"] for each in contents.entries):
-            what = "the saved learner has learnt on from a model that the chain does not have"
-            raise RunError(what, where=self._store.folder, fix=FIX)
+            problem = "the saved learner has learnt on from a model that the chain does not have"
+            raise RunError(problem, where=self._store.folder, fix=FIX)
         if self.learner.settings != self._settings or note["from"] != self.origin:
             self.position.learn_anew(contents.learnt(self.position.latest))
-            self.start_again(contents, contents.goes_on_from(self.position.latest))
+            self.start_again(contents, contents.learns_from(self.position.latest))
 
     def start_again(self, contents: ChainContents, number: int) -> None:
-        """Begin to learn from a model of the chain, without the sentences that led elsewhere.
+        """Begin to learn from a model of the chain, without sentences learnt for other models.
 
         Those that the model has learnt from are still replayed. What people corrected meanwhile is
         learnt anew, unless a model that is left behind has learnt from it.
@@ -144,7 +142,7 @@ class ResumableLearner:
 
     @contextmanager
     def undone_on_failure(self, contents: ChainContents) -> Iterator[None]:
-        """Go back to the saved learner on a failure: the position is ahead of what was learnt."""
+        """Go back to the saved learner on a failure: the position is ahead of the weights."""
         try:
             yield
         except CortextError:

@@ -1,8 +1,8 @@
 """A service that keeps a decoder calibrated: it follows the usage log of a live decoder.
 
-It learns from what was said there, and adds models to a chain. A model may speak once it was judged
+It learns from the sentences there, and adds models to a chain. A model may speak once it was judged
 on labelled sentences that no model of the chain has learnt from (`promotion`). All that it knows is
-in its directory, so that it goes on after being killed at any moment:
+in its directory, so that it continues after being killed at any moment:
 
     CHAIN/chain.jsonl, models/   see `chain`
     CHAIN/learner/               the model that learns, and how far it has come in the log
@@ -142,7 +142,7 @@ class Recalibration:
     def work(self) -> bool:
         """Do a piece of work: learn from a sentence, or make and judge a model.
 
-        A sentence that no model can be run on is set aside (`set_aside`). Learning then goes on
+        A sentence that no model can be run on is set aside (`set_aside`). Learning then continues
         from where it was saved last, as after a kill.
 
         Returns:
@@ -171,8 +171,8 @@ class Recalibration:
         """
         self._chain.follow()
         latest = self._learning.position.latest
-        if not self.chain.may_go_on(latest):
-            self._start_again(self.chain.goes_on_from(latest))
+        if not self.chain.may_learn_from(latest):
+            self._start_again(self.chain.learns_from(latest))
 
     def _start_again(self, model: int) -> None:
         self._learning.start_again(self.chain, model)
@@ -185,7 +185,7 @@ class Recalibration:
             return
         if position.decoded or position.corrected or position.today:
             self._learning.start_again(self.chain, position.latest)
-        # Each log counts its utterances from 0: what was decoded has the numbers of others now.
+        # Each log counts its utterances from 0: decoded sentences have the numbers of others now.
         position.begin_log(log, self.chain.entries)
         self._forgotten = set()
         self._decoder.forget_all_but([])

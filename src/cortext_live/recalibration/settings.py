@@ -35,7 +35,7 @@ class LearningOptions:
     steps: Annotated[int, AT_LEAST_1] = 1
     """Most steps for a sentence."""
     steps_at_once: Annotated[float, AT_LEAST_0] = 1.0
-    """Steps for a new sentence while the day goes on, where those of a day learn together."""
+    """Steps for a new sentence before the day is over, where those of a day learn together."""
     rounds: Annotated[int, AT_LEAST_1] = 1
     """Rounds in which the other steps are taken when the day ends. Before each, its sentences are
     decoded again."""

@@ -1,4 +1,4 @@
-"""The loop of the service: work, wait for news in the log, and say what was decided."""
+"""The loop of the service: work, wait for news in the log, and report decisions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def watch(
 ) -> None:
     """Work until asked to stop; a full disk or a damaged file is named and tried again.
 
-    An utterance that can never be used is named once, and the work goes on without it.
+    An utterance that can never be used is named once, and the work continues without it.
 
     Args:
         service: The service.
@@ -64,8 +64,8 @@ def watch(
 
 def _by_reason(set_aside: Mapping[int, str], named: Container[int]) -> dict[str, list[int]]:
     """Return the utterances that were not named yet, in order, by the reason why they are aside."""
-    found: dict[str, list[int]] = {}
+    numbers_by_reason: dict[str, list[int]] = {}
     for number, reason in sorted(set_aside.items()):
         if number not in named:
-            found.setdefault(reason, []).append(number)
-    return found
+            numbers_by_reason.setdefault(reason, []).append(number)
+    return numbers_by_reason

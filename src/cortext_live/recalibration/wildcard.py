@@ -32,8 +32,8 @@ class WildcardCTC:
             batch: The sentences; their labels may have `ANY`.
             fraction: Ignored.
         """
-        found = read_output(network(batch.x_BTC, batch.day_B, n_patches_B=batch.n_patches_B))
-        log_probs_BPV = found.logits.float().log_softmax(-1)
+        output = read_output(network(batch.x_BTC, batch.day_B, n_patches_B=batch.n_patches_B))
+        log_probs_BPV = output.logits.float().log_softmax(-1)
         any_BP1 = torch.zeros_like(log_probs_BPV[..., :1])
         extended_BPV = torch.cat([log_probs_BPV, any_BP1], dim=-1)
         last = extended_BPV.shape[-1] - 1

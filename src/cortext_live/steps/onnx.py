@@ -108,12 +108,12 @@ def export_onnx(run: str | Path, out: str | Path, int8: bool = False) -> OnnxExp
         difference, largest = _difference(model, content)
         allowed = TOLERANCE * max(1.0, largest) if precision == "fp32" else np.inf
         if not difference <= allowed:  # so that NaN fails, too
-            what = (
+            problem = (
                 f"the {precision} graph of this model gives other logits than torch, by up to"
                 f" {difference:.2g}"
             )
             raise RunError(
-                what, where=run, fix="its network does something that an export does not capture"
+                problem, where=run, fix="its network does something that an export does not capture"
             )
         graphs[precision] = {
             "file": FILES[precision],
@@ -209,8 +209,8 @@ def _graph(model: AcousticModel) -> Any:
     need("onnxscript", "onnx")
     check_causal(model.network)
     if not hasattr(model.network, "first_state"):
-        what = f"a model of kind {model.network.config.kind!r} does not tell its first state"
-        raise RunError(what, fix="give its class a method first_state(n_trials)")
+        problem = f"a model of kind {model.network.config.kind!r} does not tell its first state"
+        raise RunError(problem, fix="give its class a method first_state(n_trials)")
     leaves, structure = tree_flatten(model.network.first_state(1))
     size = _patch(model)[0]
     features = torch.zeros(1, size, model.n_features)

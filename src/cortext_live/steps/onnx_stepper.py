@@ -64,16 +64,16 @@ class GraphRunner:
                 content, options, providers=["CPUExecutionProvider"]
             )
         except Exception as error:  # the runtime's errors have no other common base
-            what = f"ONNX Runtime cannot read it: {error}"
-            raise RunError(what, where=where, fix="export the run again") from None
+            problem = f"ONNX Runtime cannot read it: {error}"
+            raise RunError(problem, where=where, fix="export the run again") from None
         self._outputs = [output.name for output in self._session.get_outputs()]
         self.shapes = {value.name: value.shape for value in self._session.get_inputs()}
         outputs = {value.name: value.shape for value in self._session.get_outputs()[1:]}
         # Without its output, an input would keep its default: each step would begin a trial.
         first = {value.name: value.shape for value in self._session.get_overridable_initializers()}
         if {_of_input(name): shape for name, shape in outputs.items()} != first:
-            what = f"the graph takes the state {first}, and gives the next one as {outputs}"
-            raise RunError(what, where=where, fix="export the run again")
+            problem = f"the graph takes the state {first}, and gives the next one as {outputs}"
+            raise RunError(problem, where=where, fix="export the run again")
         self.metadata: dict[str, str] = self._session.get_modelmeta().custom_metadata_map
         self.state: dict[str, np.ndarray] = {}
 
@@ -83,8 +83,8 @@ class GraphRunner:
         try:
             logits_BV, *leaves = self._session.run(self._outputs, given)
         except Exception as error:  # an inconsistent graph fails only here
-            what = f"ONNX Runtime cannot run it: {first_line(error)}"
-            raise RunError(what, where=self._where, fix="export the run again") from None
+            problem = f"ONNX Runtime cannot run it: {first_line(error)}"
+            raise RunError(problem, where=self._where, fix="export the run again") from None
         self.state = {
             _of_input(name): leaf for name, leaf in zip(self._outputs[1:], leaves, strict=True)
         }
@@ -130,12 +130,12 @@ class OnnxStepper(Conventional):
         )
         needed = [1, self.patch_size, self.n_features]
         if self._runner.shapes.get("features") != needed or "day" not in self._runner.shapes:
-            what = (
+            problem = (
                 f"the graph reads {self._runner.shapes}; model.json needs features {needed} and"
                 " a day"
             )
             raise RunError(
-                what, where=path, fix="the files are not of one export; export the run again"
+                problem, where=path, fix="the files are not of one export; export the run again"
             )
         self.use(session)
         ones_SC = np.ones((self.patch_size, self.n_features), dtype=np.float32)
@@ -167,8 +167,8 @@ def _conventions(runner: GraphRunner, path: Path) -> Conventions:
     try:
         return Conventions.from_json(parse_json_object(runner.metadata.get(CONVENTIONS, "{}")))
     except (ValueError, CortextError) as error:
-        what = f"the graph's {CONVENTIONS} cannot be read: {first_line(error)}"
-        raise RunError(what, where=path, fix="export the run again") from None
+        problem = f"the graph's {CONVENTIONS} cannot be read: {first_line(error)}"
+        raise RunError(problem, where=path, fix="export the run again") from None
 
 
 def _read_graph(directory: Path, precision: str) -> tuple[bytes, Path]:
@@ -216,7 +216,7 @@ def _read(path: Path, checksum: str) -> bytes:
         raise RunError(
             f"it cannot be read: {error.strerror}", where=path, fix="export the run again"
         ) from None
-    if (found := crc32(content)) != checksum:
-        what = f"the file has changed: its checksum is {found}, {checksum} was written"
-        raise RunError(what, where=path, fix="copy the file again, or export the run again")
+    if (own := crc32(content)) != checksum:
+        problem = f"the file has changed: its checksum is {own}, {checksum} was written"
+        raise RunError(problem, where=path, fix="copy the file again, or export the run again")
     return content

@@ -32,7 +32,13 @@ from torch import nn
 from cortext import _native
 from cortext.errors import RunError
 from cortext.models.inputs import DayLayers
-from cortext.models.transformer import MOST_DISTANCE, Block, Blocks, State, Transformer
+from cortext.models.transformer import (
+    MOST_DISTANCE,
+    State,
+    Transformer,
+    TransformerBlock,
+    TransformerBlocks,
+)
 
 Precision = Literal["fp32", "bf16", "int8"]
 """Number format of the weights."""
@@ -110,9 +116,9 @@ def with_forwards(
     # torch refuses to copy a tensor that a module computes from parameters and keeps, as torch's
     # old weight_norm does.
     except RuntimeError as error:
-        what = f"this network cannot be copied: {str(error).splitlines()[0]}"
+        problem = f"this network cannot be copied: {str(error).splitlines()[0]}"
         raise RunError(
-            what, fix="use torch.nn.utils.parametrizations for weights that are computed"
+            problem, fix="use torch.nn.utils.parametrizations for weights that are computed"
         ) from None
     compiled: set[nn.Module] = set()
     for module in network.modules():
@@ -145,7 +151,7 @@ def _is_forward(module: nn.GRU) -> bool:
 
 def _is_known(model: Transformer) -> bool:
     """Tell whether all that `_EmbeddingStep` and `_BlocksStep` replace is as they compute it."""
-    known = (Blocks, Block, nn.ModuleList, nn.LayerNorm, nn.Linear)
+    known = (TransformerBlocks, TransformerBlock, nn.ModuleList, nn.LayerNorm, nn.Linear)
     is_known = type(model).embed is Transformer.embed and model.config.attention == "causal"
     return is_known and all(
         type(module) in known and _is_plain(module) and not module._forward_hooks
@@ -260,7 +266,7 @@ class _EmbeddingStep:
 
 
 class _BlocksStep:
-    """`Blocks.advance`: its own, but for one frame of one trial.
+    """`TransformerBlocks.advance`: its own, but for one frame of one trial.
 
     Keys and values of a trial's frames lie in an array with room for further frames. A state is a
     view of its latest W rows. Thus a step copies nothing, reads the rows in the order in which they
@@ -268,7 +274,7 @@ class _BlocksStep:
     rows move to a new array; so do those of a state that is not of the step before.
     """
 
-    def __init__(self, blocks: Blocks, precision: Precision) -> None:
+    def __init__(self, blocks: TransformerBlocks, precision: Precision) -> None:
         config = blocks.config
         self.native = _native.StepTransformer(
             [_block_arrays(block) for block in blocks.layers],
@@ -285,7 +291,7 @@ class _BlocksStep:
         self._state: State | None = None
 
     def first_state(self, n_trials: int) -> State:
-        """Return the state with which trials begin; see `Blocks`."""
+        """Return the state with which trials begin; see `TransformerBlocks`."""
         if n_trials != 1:
             return self._original_first_state(n_trials)
         n_layers, width = self._shape

@@ -58,7 +58,7 @@ def stepped_errors(
         )
     trials = packed.split(split)
     references: list[list[str]] = []
-    found: dict[str, list[np.ndarray]] = {name: [] for name in steppers}
+    logits_of: dict[str, list[np.ndarray]] = {name: [] for name in steppers}
     for i in range(len(trials)):
         if (labels_U := trials.labels(i)) is None:
             continue
@@ -66,7 +66,7 @@ def stepped_errors(
         features_TC = trials.batch([i]).features_BTC[0]
         for name, stepper in steppers.items():
             stepper.use(trials.session(i))
-            found[name].append(step_through(stepper, features_TC))
+            logits_of[name].append(step_through(stepper, features_TC))
         if progress:
             progress(i + 1, len(trials))
     if not references:
@@ -75,9 +75,9 @@ def stepped_errors(
             where=packed.path,
             fix="name a labelled split",
         )
-    first = _best_tokens(next(iter(found.values())))
+    first = _best_tokens(next(iter(logits_of.values())))
     errors = {}
-    for name, logits in found.items():
+    for name, logits in logits_of.items():
         inventory = steppers[name].inventory
         decoded = [inventory.names(greedy(log_softmax(x), inventory)) for x in logits]
         rate = error_rate(references, decoded, unit="phoneme")

@@ -107,7 +107,7 @@ def require_alike(stepper: Stepper, other: Stepper) -> None:
         stepper: The new one.
         other: The one before.
     """
-    for name, what in (
+    for name, part in (
         ("n_features", "features in a bin"),
         ("patch_size", "bins of a patch"),
         ("patch_stride", "bins between patches"),
@@ -118,7 +118,7 @@ def require_alike(stepper: Stepper, other: Stepper) -> None:
         # Steppers of a user's own may lack the newer attributes.
         if getattr(stepper, name, None) != getattr(other, name, None):
             raise RunError(
-                f"{what} of the model and of the one before differ",
+                f"{part} of the model and of the one before differ",
                 fix="start again with this model",
             )
 

@@ -143,9 +143,9 @@ class TorchStepper(Conventional):
     def _logits(self, bins_SC: np.ndarray) -> np.ndarray:
         """Take a step; return its logits [V], which may not be finite."""
         # Copy: the caller's array may be read-only, which torch warns about.
-        found = self._run(np.array(bins_SC, dtype=np.float32))
+        computed = self._run(np.array(bins_SC, dtype=np.float32))
         # A user's own network may give anything, also at a later step.
-        output = check_output(self._network, found, (1, 1, len(self.inventory)), 1)
+        output = check_output(self._network, computed, (1, 1, len(self.inventory)), 1)
         self._state = output.state
         if self._state is None:
             raise RunError(

@@ -59,7 +59,7 @@ class ConversationEntry:
 
     def to_json(self) -> dict[str, Any]:
         """Return it as plain values; a correction and a rating only where there are."""
-        found = {
+        facts = {
             "entry": self.entry,
             "who": self.who,
             "when": self.when.isoformat(timespec="milliseconds"),
@@ -67,7 +67,7 @@ class ConversationEntry:
             "shown": self.shown,
         }
         feedback = {"correction": self.correction, "rating": self.rating}
-        return found | {name: value for name, value in feedback.items() if value is not None}
+        return facts | {name: value for name, value in feedback.items() if value is not None}
 
 
 def as_it_is(text: str) -> str:
@@ -92,25 +92,25 @@ def latest(
         search: Only those that hold this text, in small letters or capitals.
         show: Returns a decoded sentence as it is shown.
     """
-    found: list[ConversationEntry] = []
+    chosen: list[ConversationEntry] = []
     wanted = folded(search)
     end = len(entries) if before is None else max(0, min(before, len(entries)))
     for number in range(end - 1, -1, -1):
-        if len(found) == most:
+        if len(chosen) == most:
             break
         each = _entry_of(number, entries[number])
         if each is not None and holds(each, wanted):
-            found.append(replace(each, shown=show(each.text)) if each.is_as_decoded else each)
-    return found[::-1]
+            chosen.append(replace(each, shown=show(each.text)) if each.is_as_decoded else each)
+    return chosen[::-1]
 
 
 def newest_conversation(entries: Sequence[Entry], most: int) -> list[ConversationEntry]:
     """Return the latest entries, the oldest first, back to the last long silence."""
-    found = latest(entries, most)
-    for i in range(len(found) - 1, 0, -1):
-        if (found[i].when - found[i - 1].when).total_seconds() > CONVERSATION_S:
-            return found[i:]
-    return found
+    newest = latest(entries, most)
+    for i in range(len(newest) - 1, 0, -1):
+        if (newest[i].when - newest[i - 1].when).total_seconds() > CONVERSATION_S:
+            return newest[i:]
+    return newest
 
 
 def _entry_of(number: int, entry: Entry) -> ConversationEntry | None:

@@ -27,7 +27,7 @@ from cortext.errors import DataError, LiveError, shown
 from cortext.files import atomic_stream, lock, parse_json_object, read_json
 from cortext.renames import sync
 from cortext.temporaries import clear
-from cortext_live.usage.heard import HeardFeatures
+from cortext_live.usage.kept_features import KeptFeatures
 from cortext_live.usage.kept_recordings import RECORDINGS, SESSION_FILE
 from cortext_live.usage.log import LOG, MOST_LINE_BYTES, LogContents, read_lines, read_log
 from cortext_live.usage.log_entries import (
@@ -115,18 +115,20 @@ def begin(folder: Path, log: LogContents, numbers: Iterable[int]) -> list[int]:
     if earlier is None or earlier.began != log.began:
         earlier = _Journal(log.began, [], [])
     numbers = sorted({*numbers, *earlier.entries})
-    found = {log.utterances[number].session for number in numbers if number in log.utterances}
+    sessions = {log.utterances[number].session for number in numbers if number in log.utterances}
     if any(type(log.entries[n]) is Damaged for n in numbers if n < len(log.entries)):
         folders = (path.parent.name for path in (folder / RECORDINGS).glob(f"*/{SESSION_FILE}"))
-        found |= {name for name in folders if not wrong_with_session(name)}  # nobody knows the day
-    journal = _Journal(log.began, numbers, sorted({*found, *earlier.sessions}))
+        sessions |= {
+            name for name in folders if not wrong_with_session(name)
+        }  # nobody knows the day
+    journal = _Journal(log.began, numbers, sorted({*sessions, *earlier.sessions}))
     with atomic_stream(folder / JOURNAL, private=True) as file:
         file.write(json.dumps(asdict(journal)).encode())
     return numbers
 
 
 def finish(folder: Path, descriptor: int, reopened: Callable[[int], None]) -> None:
-    """Delete what was begun; do nothing where there is nothing to do.
+    """Finish a deletion that was begun; do nothing where there is none.
 
     Args:
         folder: Directory of the log.
@@ -134,7 +136,7 @@ def finish(folder: Path, descriptor: int, reopened: Callable[[int], None]) -> No
         reopened: Gets the descriptor of the new log, locked, in place of the old one.
 
     Raises:
-        OSError, DataError: A file cannot be read or written; what is left is done the next time.
+        OSError, DataError: A file cannot be read or written; the rest is done the next time.
         LiveError: The recordings are damaged.
     """
     for name in (LOG, JOURNAL):
@@ -169,11 +171,11 @@ class _Journal:
 
 
 def _journal(folder: Path) -> _Journal | None:
-    """Return what is being deleted; None for nothing. Raises LiveError for a damaged file."""
+    """Return the deletion in progress; None for none. Raises LiveError for a damaged file."""
     path = folder / JOURNAL
     try:
-        found = read_json(path)
-        journal = _Journal(found["began"], found["entries"], found["sessions"])
+        values = read_json(path)
+        journal = _Journal(values["began"], values["entries"], values["sessions"])
         usable = (
             (journal.began is None or type(journal.began) is int)
             and all(type(n) is int and 0 <= n < MOST_ENTRIES for n in journal.entries)
@@ -258,12 +260,12 @@ def _without_text(entry: Entry, kind: str) -> bytes:
 
 
 def _delete_features(folder: Path, began: int, numbers: Iterable[int]) -> None:
-    heard = HeardFeatures(folder)
-    clear(heard.folder)
+    kept_features = KeptFeatures(folder)
+    clear(kept_features.folder)
     for number in numbers:
-        heard.path(began, number).unlink(missing_ok=True)
-    if heard.folder.is_dir():
-        sync(heard.folder)
+        kept_features.path(began, number).unlink(missing_ok=True)
+    if kept_features.folder.is_dir():
+        sync(kept_features.folder)
 
 
 def _delete_all_recordings(
@@ -297,10 +299,10 @@ def _delete_recordings(folder: Path, session: str, began: int, numbers: set[int]
         return read_trials(path, labels_required=True, session=session)
 
     try:
-        found = [is_deleted(trial) for trial in trials()]
-        if all(found):
+        deleted = [is_deleted(trial) for trial in trials()]
+        if all(deleted):
             path.unlink()
-        elif any(found):
+        elif any(deleted):
             write_session(path, (trial for trial in trials() if not is_deleted(trial)))
             path.chmod(0o600)
         sync(path.parent)
@@ -320,7 +322,7 @@ def delete(folder: str | Path, selection: Selection) -> list[int]:
         LiveError: Another process writes the log, or something cannot be written.
     """
     folder = Path(folder)
-    read_log(folder)  # says what is wrong, and takes no lock
+    read_log(folder)  # raises for a damaged log, and takes no lock
     path = folder / LOG
     with locked_log(path) as locked, failed_deletion(path):
         finish(folder, locked.descriptor, locked.replace)

@@ -1,10 +1,10 @@
 """The usage log: one JSON object a line, read here.
 
-Lines are only ever appended, unless somebody deletes what was said (`usage.deletion`). A line is an
+Lines are only ever appended, unless somebody deletes sentences (`usage.deletion`). A line is an
 utterance, `{id, when, session, duration_s, n_words, words_per_minute, text, source}`
 and, where it was kept, `nbest`, `degraded` (why) where a large model had no part in it, `language`
 where that is not English, `model` where a chain of them spoke, `confidence`, and `shown`, the text
-as people saw it with capitals and marks; or what a partner said, `{when, partner}`; or a person's
+as people saw it with capitals and marks; or a partner's words, `{when, partner}`; or a person's
 feedback, `{id, when, correction}` or `{id, when, rating}`. In a line without a number an `id` means
 the last utterance above it that has it. Of several corrections or ratings the last one counts.
 
@@ -187,12 +187,12 @@ class LogContents:
     def _settle_by_counting(self, following: Entry | None) -> None:
         """Tell which damaged lines above a line without a number were entries.
 
-        A cut line was one where ids go on after it. After a kill they begin again, and the program
-        that goes on counts no unfinished line.
+        A cut line was one where ids continue after it. After a kill they begin again, and the
+        program that continues counts no unfinished line.
         """
         id_ = following.id if isinstance(following, LoggedUtterance) else None
-        found, self._unsettled = self._unsettled, []
-        for each in found:
+        unsettled, self._unsettled = self._unsettled, []
+        for each in unsettled:
             if each.is_sure or (each.is_entry and _is_later(id_, each.id)):
                 self._add_damaged(each)
 
@@ -207,15 +207,15 @@ class LogContents:
         for each in known:
             self._add_damaged(each)
 
-    def _add_damaged(self, found: Remains) -> None:
-        when = self._when(found.when)
+    def _add_damaged(self, remains: Remains) -> None:
+        when = self._when(remains.when)
         if self._began is None and when is not NEVER:
             self._began = int(when.timestamp())
-        if found.id is not None:
-            self._number[found.id] = len(self.entries)
-        elif not found.is_known:
+        if remains.id is not None:
+            self._number[remains.id] = len(self.entries)
+        elif not remains.is_known:
             self._number.clear()
-        self.entries.append(Damaged(when, found.id))
+        self.entries.append(Damaged(when, remains.id))
 
     def _when(self, written: str | None) -> datetime:
         """Return the time of a damaged entry: that of the entry above, or else as it is written."""
@@ -294,8 +294,8 @@ def read_lines(path: Path, log: LogContents) -> Iterator[tuple[int, bytes, Entry
                     log.add_remains(raw)
                     log.damaged += 1
                     if log.damaged <= MOST_NOTES:
-                        what = str(error) if ends else "unfinished"
-                        log.notes.append(f"{path}: line {number} passed over: {what}")
+                        problem = str(error) if ends else "unfinished"
+                        log.notes.append(f"{path}: line {number} passed over: {problem}")
                     continue
                 yield log.add(parsed, line), raw, parsed
         log.settle_sure()

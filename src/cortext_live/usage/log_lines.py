@@ -74,7 +74,7 @@ class Remains:
 def remains(raw: bytes) -> list[Remains]:
     """Return the entries that a damaged line seems to hold: several where lines were joined."""
     pieces = [each for each in _BEGINNING.split(raw) if each.strip(b"\0 \t\r\n")]
-    found = []
+    remains_found = []
     for n, piece in enumerate(pieces):
         is_turn = _TURN.match(piece) is not None
         is_entry = is_turn or _ENTRY.search(piece) is not None
@@ -83,7 +83,7 @@ def remains(raw: bytes) -> list[Remains]:
         # Without its end the last line may be one that is being written.
         is_whole = n + 1 < len(pieces) or piece.endswith((b"}\n", b"}\r\n"))
         id_, when = _ID.match(piece), _WHEN.search(piece)
-        found.append(
+        remains_found.append(
             Remains(
                 None if id_ is None else id_[1].decode(errors="replace"),
                 None if when is None else when[0].decode(errors="replace"),
@@ -92,4 +92,4 @@ def remains(raw: bytes) -> list[Remains]:
                 is_turn or id_ is not None,
             )
         )
-    return found if pieces else [Remains()]
+    return remains_found if pieces else [Remains()]

@@ -26,7 +26,7 @@ from cortext_live.usage.summary import amount, summary
 
 
 def write_use_report(path: Path, use: Use) -> None:
-    """Write the page; it holds numbers and dates, and no sentence that anybody said.
+    """Write the page; it holds numbers and dates, and no decoded sentence.
 
     Raises:
         RunError: The page cannot be written.

@@ -110,10 +110,10 @@ class Use:
 
     def to_json(self) -> dict[str, Any]:
         """Return all numbers as plain values; `languages` only where there are others."""
-        found = asdict(self)
+        facts = asdict(self)
         if not self.languages:
-            del found["languages"]
-        return found
+            del facts["languages"]
+        return facts
 
 
 def read_use(folders: Iterable[str | Path]) -> Use:
@@ -138,11 +138,11 @@ def read_use(folders: Iterable[str | Path]) -> Use:
     spoken_h = 0.0
     sentences = 0
     for date in sorted(by_day):
-        found = _statistics(by_day[date])
-        use_h += found.use_hours
-        spoken_h += found.spoken_hours
-        sentences += found.sentences
-        days.append(Day(date, found, use_h, spoken_h, sentences))
+        statistics = _statistics(by_day[date])
+        use_h += statistics.use_hours
+        spoken_h += statistics.spoken_hours
+        sentences += statistics.sentences
+        days.append(Day(date, statistics, use_h, spoken_h, sentences))
     notes = tuple(note for log in logs for note in log.notes)
     sources = dict(Counter(entry.source or "unknown" for entry, _ in timed).most_common())
     languages = dict(Counter(entry.language.name for entry, _ in timed).most_common())

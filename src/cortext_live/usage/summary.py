@@ -27,9 +27,9 @@ def amount(hours: float) -> tuple[str, str]:
 
 
 def how_much(use: Use) -> str:
-    """Return how much was said, and how many words were right as far as that is known."""
+    """Return how much was decoded, and how many words were right as far as that is known."""
     overall = use.overall
-    said = (
+    much = (
         f"{_count(overall.sentences, 'sentence')} in {' '.join(amount(overall.use_hours))} of use"
     )
     if overall.wer_with_confirmed is not None:
@@ -37,15 +37,15 @@ def how_much(use: Use) -> str:
         right = 100 * max(1 - overall.wer_with_confirmed, 0)
         digits = 1 if 99 < right < 100 else 0
         return (
-            f"{said}. In the {checked:,} that a person corrected or rated right, about"
+            f"{much}. In the {checked:,} that a person corrected or rated right, about"
             f" {right:.{digits}f} of 100 words were right."
         )
     if overall.rated:
         return (
-            f"{said}. {overall.ratings['right']:,} of {overall.rated:,} rated utterances were"
+            f"{much}. {overall.ratings['right']:,} of {overall.rated:,} rated utterances were"
             " right."
         )
-    return f"{said}. How many words were right is unknown: nobody rated or corrected a sentence."
+    return f"{much}. How many words were right is unknown: nobody rated or corrected a sentence."
 
 
 def most_wrong(overall: UseStatistics) -> str:

@@ -6,7 +6,7 @@ It is private, and kept only where the user asked for it.
                                               (usage/log.py)
     DIR/recordings/<session>/data_train.hdf5  corrected and confirmed utterances, labelled
     DIR/recordings/cortext.json               their conventions, where they are not the release's
-    DIR/heard/                                features of all utterances, if wanted (usage/heard.py)
+    DIR/heard/                                features of all utterances (`kept_features`)
     DIR/heard.aged                            changed when some were deleted by age
     DIR/speaking                              changed when an utterance begins (usage/speaking.py)
     DIR/deleting.json                         while something is deleted (usage/deletion.py)
@@ -45,7 +45,7 @@ from cortext.text.language import EN, Language
 from cortext.text.lexicon import Lexicon
 from cortext_live.usage import deletion
 from cortext_live.usage.deletion import Selection
-from cortext_live.usage.heard import HeardFeatures
+from cortext_live.usage.kept_features import KeptFeatures
 from cortext_live.usage.kept_recordings import KeptRecordings, failures
 from cortext_live.usage.log import LOG, MOST_LINE_BYTES, LogContents, read_log
 from cortext_live.usage.log_entries import (
@@ -168,8 +168,8 @@ class UsageLog:
         folder: Directory of the log.
         conventions: The model's tokens, language and length of a bin.
         lexicon: Pronunciations for the labels of an inventory of one's own.
-        heard: Keeps the features of all utterances; None keeps those of corrected and confirmed
-            ones alone.
+        kept_features: Keeps the features of all utterances; None keeps those of
+            corrected and confirmed ones alone.
 
     Raises:
         LiveError: The log is written by another process, or its recordings have other conventions.
@@ -180,10 +180,10 @@ class UsageLog:
         folder: str | Path,
         conventions: Conventions = RELEASE_CONVENTIONS,
         lexicon: Lexicon | None = None,
-        heard: HeardFeatures | None = None,
+        kept_features: KeptFeatures | None = None,
     ) -> None:
         self.folder = Path(folder)
-        self._heard = heard
+        self._kept_features = kept_features
         if conventions.inventory.is_published:  # session files are in the release's order
             conventions = replace(conventions, inventory=RELEASE)
         self._conventions = conventions
@@ -204,10 +204,10 @@ class UsageLog:
                 sync(self.folder)
             self._recordings.check_conventions()
             self._tidy()
-            if heard is not None:
-                heard.state(self._conventions)
-                heard.tidy(self._log.began)
-                self._log.notes += [heard.problem] if heard.problem else []
+            if kept_features is not None:
+                kept_features.state(self._conventions)
+                kept_features.tidy(self._log.began)
+                self._log.notes += [kept_features.problem] if kept_features.problem else []
         except BaseException:
             self.close()
             raise
@@ -247,7 +247,7 @@ class UsageLog:
                 self._recordings.hold(len(self._log.entries) - 1, features_TC)
 
     def add_turn(self, text: str, when: datetime, number: int | None = None) -> None:
-        """Log what a partner said, as typed; `number` is that of `append`."""
+        """Log a partner's words, as typed; `number` is that of `append`."""
         with self._mutex:
             self._fill(number, when)
             self._write({"when": when.isoformat(timespec="milliseconds"), "partner": text})
@@ -282,10 +282,10 @@ class UsageLog:
             Why those that are too old or too much were not deleted; empty for nothing.
         """
         with self._mutex:
-            if self._heard is None or not self._log.entries:
+            if self._kept_features is None or not self._log.entries:
                 return ""
-            self._heard.keep(self._block, len(self._log.entries) - 1, features_TC)
-            return self._heard.problem
+            self._kept_features.keep(self._block, len(self._log.entries) - 1, features_TC)
+            return self._kept_features.problem
 
     def latest_features(self, most: int) -> list[np.ndarray]:
         """Return the raw features of the latest utterances, float32 [T, C], the oldest first.
@@ -296,11 +296,11 @@ class UsageLog:
             most: Number of the utterances.
         """
         with self._mutex:
-            if self._heard is None or self._conventions.features != "raw":
+            if self._kept_features is None or self._conventions.features != "raw":
                 return []
             numbers = list(self._log.utterances)[-most:] if most > 0 else []
-            found = [self._heard.read(self._block, number) for number in numbers]
-        return [features_TC for features_TC in found if features_TC is not None]
+            features = [self._kept_features.read(self._block, number) for number in numbers]
+        return [features_TC for features_TC in features if features_TC is not None]
 
     def correct(self, id_: str | int, text: str) -> bool:
         """Log the sentence that was meant; return whether the recording is kept with it.
@@ -349,7 +349,7 @@ class UsageLog:
         if (began := self._log.began) is None:
             self._log.settle()
         else:
-            self._log.settle(HeardFeatures(self.folder).next_number(began))
+            self._log.settle(KeptFeatures(self.folder).next_number(began))
 
     def _finish_deletion(self) -> list[str]:
         """Finish what a killed process was deleting; return a note where that is not possible."""

@@ -42,10 +42,10 @@ class EspeakVoice(Voice):
                 fix=f"apt-get install {PROGRAM}, or use --voice formant",
             )
         output = self._run("--version").decode(errors="replace")
-        found = re.search(r"\d+(\.\d+)+\S*", output)
+        version = re.search(r"\d+(\.\d+)+\S*", output)
         self._voice = AMERICAN if language.is_benchmark else _voice_of(language)
         self.revision = (
-            f"{found.group() if found else first_line(ValueError(output))} {self._voice}"
+            f"{version.group() if version else first_line(ValueError(output))} {self._voice}"
         )
 
     def can_speak(self, text: str) -> bool:
@@ -54,10 +54,10 @@ class EspeakVoice(Voice):
 
     def speak(self, text: str) -> np.ndarray:
         """See `Voice.speak`. The silence at the ends is cut."""
-        said = self._run("-v", self._voice, "--stdin", "--stdout", said=text.encode())
-        with wave.open(io.BytesIO(said)) as file:
+        sound = self._run("-v", self._voice, "--stdin", "--stdout", text=text.encode())
+        with wave.open(io.BytesIO(sound)) as file:
             rate = file.getframerate()
-            samples = np.frombuffer(file.readframes(len(said)), "<i2")
+            samples = np.frombuffer(file.readframes(len(sound)), "<i2")
         return resampled(trimmed(samples.astype(np.float32) / 2**15, rate), rate)
 
     def aloud(
@@ -68,7 +68,7 @@ class EspeakVoice(Voice):
         height = round(min(max(pitch * PITCH, 0), 99))
         changed = ["-s", str(speed), "-p", str(height), "-b", "1"]
         # Not -m: the text is no markup. What stands in [[ ]] would be read as phonemes.
-        said = re.sub(r"\[(?=\[)", "[ ", text)
+        escaped = re.sub(r"\[(?=\[)", "[ ", text)
         process = subprocess.Popen(
             [PROGRAM, "-v", self._voice, *changed, "--stdin", "--stdout"],
             stdin=subprocess.PIPE,
@@ -76,7 +76,7 @@ class EspeakVoice(Voice):
             stderr=subprocess.DEVNULL,
             bufsize=0,
         )
-        pieces = _pieces(process, said.encode())
+        pieces = _pieces(process, escaped.encode())
         header = next(pieces)
         if len(header) < HEADER_BYTES:  # it ends, and the rest tells why
             for _ in pieces:
@@ -85,25 +85,25 @@ class EspeakVoice(Voice):
         return int.from_bytes(header[24:28], "little"), pieces
 
     @staticmethod
-    def _run(*arguments: str, said: bytes = b"") -> bytes:
+    def _run(*arguments: str, text: bytes = b"") -> bytes:
         try:
             return subprocess.run(
-                [PROGRAM, *arguments], input=said, capture_output=True, check=True
+                [PROGRAM, *arguments], input=text, capture_output=True, check=True
             ).stdout
         except (OSError, subprocess.CalledProcessError) as error:
             message = getattr(error, "stderr", b"") or str(error).encode()
-            what = f"failed ({first_line(ValueError(message.decode(errors='replace')))})"
+            problem = f"failed ({first_line(ValueError(message.decode(errors='replace')))})"
             raise DataError(
-                what, where=PROGRAM, fix="install it again, or use another --voice"
+                problem, where=PROGRAM, fix="install it again, or use another --voice"
             ) from None
 
 
-def _pieces(process: subprocess.Popen[bytes], said: bytes) -> Iterator[bytes]:
+def _pieces(process: subprocess.Popen[bytes], text: bytes) -> Iterator[bytes]:
     """Yield the header of the program's WAV file, then its samples as they come."""
     assert process.stdin is not None
     assert process.stdout is not None
     try:
-        process.stdin.write(said)  # less than a pipe holds
+        process.stdin.write(text)  # less than a pipe holds
         process.stdin.close()
         head = b""
         while len(head) < HEADER_BYTES and (more := process.stdout.read(HEADER_BYTES - len(head))):

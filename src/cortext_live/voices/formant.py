@@ -33,7 +33,7 @@ _CLAUSE = re.compile(r"[^,.;:?!]+[,.;:?!]*")
 
 
 @dataclass(frozen=True)
-class Sound:
+class PhonemeSound:
     """Articulation of a phoneme.
 
     Attributes:
@@ -53,8 +53,8 @@ class Sound:
     closed: float = 0.0
 
 
-def _vowel(*formants: tuple[int, int, int]) -> Sound:
-    return Sound(formants, voice=1.0)
+def _vowel(*formants: tuple[int, int, int]) -> PhonemeSound:
+    return PhonemeSound(formants, voice=1.0)
 
 
 VOWELS = {
@@ -75,30 +75,44 @@ VOWELS = {
     "OW": _vowel((540, 1000, 2400), (350, 850, 2240)),
 }
 CONSONANTS = {
-    "W": Sound(((290, 610, 2150),), voice=0.6),
-    "Y": Sound(((260, 2250, 3000),), voice=0.6),
-    "R": Sound(((320, 1100, 1450),), voice=0.6),
-    "L": Sound(((340, 1050, 2700),), voice=0.6),
-    "M": Sound(((250, 950, 2150),), voice=0.35),
-    "N": Sound(((250, 1550, 2550),), voice=0.35),
-    "NG": Sound(((250, 2000, 2500),), voice=0.35),
-    "HH": Sound((), breath=0.35),
-    "F": Sound(((300, 950, 2200),), noise=0.03, centre=5000, spread=4000),
-    "V": Sound(((280, 950, 2200),), voice=0.3, noise=0.015, centre=5000, spread=4000),
-    "TH": Sound(((300, 1400, 2550),), noise=0.03, centre=6500, spread=3000),
-    "DH": Sound(((280, 1400, 2550),), voice=0.35, noise=0.012, centre=6500, spread=3000),
-    "S": Sound(((320, 1600, 2600),), noise=0.12, centre=6300, spread=1300),
-    "Z": Sound(((280, 1600, 2600),), voice=0.22, noise=0.08, centre=6300, spread=1300),
-    "SH": Sound(((320, 1800, 2600),), noise=0.14, centre=3300, spread=900),
-    "ZH": Sound(((280, 1800, 2600),), voice=0.22, noise=0.09, centre=3300, spread=900),
-    "P": Sound(((300, 800, 2150),), breath=0.25, noise=0.06, centre=1000, spread=1000, closed=0.5),
-    "B": Sound(((250, 800, 2150),), voice=0.5, noise=0.05, centre=1000, spread=1000, closed=0.7),
-    "T": Sound(((300, 1750, 2650),), breath=0.25, noise=0.15, centre=4500, spread=1500, closed=0.5),
-    "D": Sound(((250, 1750, 2650),), voice=0.5, noise=0.10, centre=4500, spread=1500, closed=0.7),
-    "K": Sound(((300, 1900, 2250),), breath=0.25, noise=0.15, centre=2000, spread=600, closed=0.5),
-    "G": Sound(((250, 1900, 2250),), voice=0.5, noise=0.10, centre=2000, spread=600, closed=0.7),
-    "CH": Sound(((320, 1800, 2600),), noise=0.14, centre=3500, spread=1000, closed=0.4),
-    "JH": Sound(((280, 1800, 2600),), voice=0.22, noise=0.10, centre=3500, spread=1000, closed=0.4),
+    "W": PhonemeSound(((290, 610, 2150),), voice=0.6),
+    "Y": PhonemeSound(((260, 2250, 3000),), voice=0.6),
+    "R": PhonemeSound(((320, 1100, 1450),), voice=0.6),
+    "L": PhonemeSound(((340, 1050, 2700),), voice=0.6),
+    "M": PhonemeSound(((250, 950, 2150),), voice=0.35),
+    "N": PhonemeSound(((250, 1550, 2550),), voice=0.35),
+    "NG": PhonemeSound(((250, 2000, 2500),), voice=0.35),
+    "HH": PhonemeSound((), breath=0.35),
+    "F": PhonemeSound(((300, 950, 2200),), noise=0.03, centre=5000, spread=4000),
+    "V": PhonemeSound(((280, 950, 2200),), voice=0.3, noise=0.015, centre=5000, spread=4000),
+    "TH": PhonemeSound(((300, 1400, 2550),), noise=0.03, centre=6500, spread=3000),
+    "DH": PhonemeSound(((280, 1400, 2550),), voice=0.35, noise=0.012, centre=6500, spread=3000),
+    "S": PhonemeSound(((320, 1600, 2600),), noise=0.12, centre=6300, spread=1300),
+    "Z": PhonemeSound(((280, 1600, 2600),), voice=0.22, noise=0.08, centre=6300, spread=1300),
+    "SH": PhonemeSound(((320, 1800, 2600),), noise=0.14, centre=3300, spread=900),
+    "ZH": PhonemeSound(((280, 1800, 2600),), voice=0.22, noise=0.09, centre=3300, spread=900),
+    "P": PhonemeSound(
+        ((300, 800, 2150),), breath=0.25, noise=0.06, centre=1000, spread=1000, closed=0.5
+    ),
+    "B": PhonemeSound(
+        ((250, 800, 2150),), voice=0.5, noise=0.05, centre=1000, spread=1000, closed=0.7
+    ),
+    "T": PhonemeSound(
+        ((300, 1750, 2650),), breath=0.25, noise=0.15, centre=4500, spread=1500, closed=0.5
+    ),
+    "D": PhonemeSound(
+        ((250, 1750, 2650),), voice=0.5, noise=0.10, centre=4500, spread=1500, closed=0.7
+    ),
+    "K": PhonemeSound(
+        ((300, 1900, 2250),), breath=0.25, noise=0.15, centre=2000, spread=600, closed=0.5
+    ),
+    "G": PhonemeSound(
+        ((250, 1900, 2250),), voice=0.5, noise=0.10, centre=2000, spread=600, closed=0.7
+    ),
+    "CH": PhonemeSound(((320, 1800, 2600),), noise=0.14, centre=3500, spread=1000, closed=0.4),
+    "JH": PhonemeSound(
+        ((280, 1800, 2600),), voice=0.22, noise=0.10, centre=3500, spread=1000, closed=0.4
+    ),
 }
 SOUNDS = VOWELS | CONSONANTS
 _HISSING = ("CH", "JH")  # noise as long as the mouth is open, not only in the burst

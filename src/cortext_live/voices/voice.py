@@ -32,7 +32,7 @@ class Voice(ABC):
     revision: str
     sample_rate: int = SAMPLE_RATE
     takes: ClassVar[tuple[str, ...]] = ("rate",)
-    """What `aloud` can change: `rate`, `pitch`."""
+    """Settings that `aloud` can change: `rate`, `pitch`."""
 
     @abstractmethod
     def can_speak(self, text: str) -> bool:
@@ -99,10 +99,10 @@ def resampled(wave: np.ndarray, rate: int, wanted: int = SAMPLE_RATE) -> np.ndar
     if rate == wanted:
         return wave.astype(np.float32)
     shared = gcd(rate, wanted)
-    found: np.ndarray = need("scipy.signal", "speechllm").resample_poly(
+    resampled_N: np.ndarray = need("scipy.signal", "speechllm").resample_poly(
         wave, wanted // shared, rate // shared
     )
-    return found.astype(np.float32)
+    return resampled_N.astype(np.float32)
 
 
 def trimmed(wave: np.ndarray, rate: int) -> np.ndarray:

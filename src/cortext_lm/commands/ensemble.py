@@ -149,17 +149,17 @@ def ensemble(
         fitted = _fit(fitting.fit, sources.field, language, options, any_method, search, corrector)
         fitted.options.write(fitting.options)
         options = fitted.options
-    found = _combine(sources, language, options, search, corrector)
-    if found is not None and out is not None:
-        write_ensemble(found, out)
+    result = _combine(sources, language, options, search, corrector)
+    if result is not None and out is not None:
+        write_ensemble(result, out)
     notes = [
         *([] if search.lm is None else LanguageModel.open(search.lm).notes),
         *([] if corrector is None else corrector.lm.notes),
     ]
     if as_json:
-        _print_json(found, fitted, out, notes)
+        _print_json(result, fitted, out, notes)
     else:
-        _print(found, fitted, fitting.options, out, notes)
+        _print(result, fitted, fitting.options, out, notes)
 
 
 @dataclass(frozen=True)
@@ -352,11 +352,11 @@ def _combine(
         if not sources.evaluations:
             return None
         notes = _option_notes(sources.evaluations, options, search)
-        found = combine_runs(
+        result = combine_runs(
             sources.evaluations, options, llm=corrector, progress=bar, **search.arguments
         )
     print_lines(*notes, err=True)
-    return found
+    return result
 
 
 def _percent(rate: float | None) -> str:
@@ -365,17 +365,17 @@ def _percent(rate: float | None) -> str:
 
 
 def _print_json(
-    found: Ensemble | None, fitted: Fitted | None, out: Path | None, notes: list[str]
+    result: Ensemble | None, fitted: Fitted | None, out: Path | None, notes: list[str]
 ) -> None:
     facts: dict[str, Any] = {}
-    if found is not None:
-        facts = found.to_json() | {"out": None if out is None else str(out)}
+    if result is not None:
+        facts = result.to_json() | {"out": None if out is None else str(out)}
     facts |= {"notes": notes}
     print_json(facts | ({} if fitted is None else {"fitted": asdict(fitted)}))
 
 
 def _print(
-    found: Ensemble | None,
+    result: Ensemble | None,
     fitted: Fitted | None,
     options: Path | None,
     out: Path | None,
@@ -385,10 +385,10 @@ def _print(
         print_lines(
             f"{options}: {fitted.options.method}, WER {_percent(fitted.wer)} where it was fitted"
         )
-    if found is None:
+    if result is None:
         return
-    _print_rates(found)
-    failed = [combined.degraded for combined in found.combined if combined.degraded]
+    _print_rates(result)
+    failed = [combined.degraded for combined in result.combined if combined.degraded]
     if failed:
         print_lines(f"{len(failed)} without what was asked for; the first: {failed[0]}")
     print_lines(*notes)
@@ -396,17 +396,17 @@ def _print(
         print_lines(f"{out}: predictions.csv, nbest.jsonl, metrics.json")
 
 
-def _print_rates(found: Ensemble) -> None:
+def _print_rates(result: Ensemble) -> None:
     """Print word error rates of each system and of the ensemble, where there are references."""
-    wer = found.error_rate()
+    wer = result.error_rate()
     if wer is None:
-        print_lines(f"{len(found.trials)} trials combined")
+        print_lines(f"{len(result.trials)} trials combined")
         return
-    rates = found.system_rates() or ()
-    name = found.options.method + (", cross-fitted" if found.cross_fitted else "")
+    rates = result.system_rates() or ()
+    name = result.options.method + (", cross-fitted" if result.cross_fitted else "")
     rows = [
         *((f"system {number}", _percent(rate), "") for number, rate in enumerate(rates, 1)),
-        ("best of the candidates", _percent(found.oracle_rate()), ""),
+        ("best of the candidates", _percent(result.oracle_rate()), ""),
         (name, _percent(wer.rate), f"{_percent(wer.low)} to {_percent(wer.high)}"),
     ]
-    print_table("", [f"{len(found.trials)} trials", "WER", "95 % interval"], rows)
+    print_table("", [f"{len(result.trials)} trials", "WER", "95 % interval"], rows)

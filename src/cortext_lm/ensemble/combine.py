@@ -71,9 +71,9 @@ def combine(
     combined = []
     for number, trial in enumerate(check_list(trials, "trials", "a list of Candidates"), 1):
         check_type(trial, Candidates, f"trial {number}", "Candidates")
-        found = _combine_one(weighted(trial, options), options, lm, llm, trial.language)
-        degraded = found.degraded or trial.degraded
-        combined.append(Combined(found.words, degraded, trial.language))
+        result = _combine_one(weighted(trial, options), options, lm, llm, trial.language)
+        degraded = result.degraded or trial.degraded
+        combined.append(Combined(result.words, degraded, trial.language))
         if progress:
             progress(number, len(trials))
     return combined

@@ -160,7 +160,8 @@ class LargeCorrector:
         if new:
             log_probs = self._scored(prompt, new, complete)
             self._known |= {
-                (prompt, text, complete): found for text, found in zip(new, log_probs, strict=True)
+                (prompt, text, complete): log_prob
+                for text, log_prob in zip(new, log_probs, strict=True)
             }
         return [self._known[prompt, text, complete] for text in texts]
 
@@ -178,8 +179,8 @@ class LargeCorrector:
             raise LanguageModelError(
                 "the prompt and a sentence are longer than its window", where=lm.name, fix=fix
             )
-        found = score_tokens(lm, prefix, [answer for answer in answers if answer])
-        return [found[answer] if answer else 0.0 for answer in answers]
+        log_probs = score_tokens(lm, prefix, [answer for answer in answers if answer])
+        return [log_probs[answer] if answer else 0.0 for answer in answers]
 
     def write(self, prompt: str, most_words: int) -> str:
         """Return the first line with text that greedy generation gives; empty without any.
@@ -193,7 +194,7 @@ class LargeCorrector:
 
         tokens = torch.tensor([self.lm.prefix(self.context(prompt))], device=self.lm.device)
         with explained_pass(self.lm), self.lm.lock, torch.inference_mode():
-            found = self.lm.network.generate(
+            tokens_BT = self.lm.network.generate(
                 tokens,
                 attention_mask=torch.ones_like(tokens),
                 do_sample=False,
@@ -201,7 +202,7 @@ class LargeCorrector:
                 pad_token_id=self.lm.start,
             )
         answer: str = self.lm.tokenizer.decode(
-            found[0, tokens.shape[1] :], skip_special_tokens=True
+            tokens_BT[0, tokens.shape[1] :], skip_special_tokens=True
         )
         return next((line for line in answer.splitlines() if line.strip()), "")
 

@@ -72,7 +72,7 @@ def tried_options(
         DataError: For a method that is not in `TRIED`.
     """
     candidates = [candidate for trial in trials for system in trial.systems for candidate in system]
-    found = []
+    tried = []
     for method in methods:
         if method not in TRIED:
             raise DataError(
@@ -86,8 +86,8 @@ def tried_options(
         ):
             values |= TRIED_WITH_CONFIDENCES
         for chosen in itertools.product(*values.values()):
-            found.append(base.changed({"method": method} | dict(zip(values, chosen, strict=True))))
-    return found
+            tried.append(base.changed({"method": method} | dict(zip(values, chosen, strict=True))))
+    return tried
 
 
 def count_errors(
@@ -114,11 +114,11 @@ def count_errors(
     """
     references = []
     for trial in trials:
-        if (said := trial.reference_words) is None:
+        if (reference := trial.reference_words) is None:
             raise DataError(
                 "has no reference, and options cannot be fitted", where=f"trial {trial.id}"
             )
-        references.append(said)
+        references.append(reference)
     errors_NK = np.zeros((len(trials), len(tried)), dtype=np.int64)
     for k, options in enumerate(tried):
         for n, combined in enumerate(combine(trials, options, lm=lm, llm=llm)):

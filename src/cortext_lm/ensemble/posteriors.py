@@ -144,9 +144,9 @@ def read_average(
             # Frames of the same length may still lie at other times (another patch_size). Their
             # number is the only sign of it in the files.
             if len(arrays[-1]) != len(arrays[0]):
-                found = f"{len(arrays[-1])} frames, in {paths[0]} {len(arrays[0])}"
+                problem = f"{len(arrays[-1])} frames, in {paths[0]} {len(arrays[0])}"
                 raise DataError(
-                    found,
+                    problem,
                     where=named.files[int(trial.id)],
                     fix="average runs with the same patch_size and stride",
                 )
@@ -189,9 +189,9 @@ def decode_average(
     decoder = Decoder.from_dir(lm, origin.options)
     origin.require(decoder.lm, directories[0])
     log_probs = read_average(directories, trials, mean, weights)
-    found = _decoded(decoder, origin, trials, log_probs, threads, progress)
+    lists = _decoded(decoder, origin, trials, log_probs, threads, progress)
     # The search counts frames, and gives each one 80 ms.
-    return log_probs, [nbest.timed(origin.frame_ms) for nbest in found]
+    return log_probs, [nbest.timed(origin.frame_ms) for nbest in lists]
 
 
 def average_origin(
@@ -228,7 +228,7 @@ def _decoded(
     for position, trial in enumerate(trials):
         own = origin.cross_fitted.get(int(trial.id), origin.options)
         groups.setdefault(own, []).append(position)
-    found: dict[int, NBest] = {}
+    by_position: dict[int, NBest] = {}
     for part, (options, positions) in enumerate(groups.items()):
         lists = decoder.with_options(**vars(options) | changes).decode_batch(
             [log_probs[position] for position in positions],
@@ -236,8 +236,8 @@ def _decoded(
             threads,
             part_of(progress, part, len(groups)),
         )
-        found |= zip(positions, lists, strict=True)
-    return [found[position] for position in range(len(trials))]
+        by_position |= zip(positions, lists, strict=True)
+    return [by_position[position] for position in range(len(trials))]
 
 
 def options_note(directory: str | Path, lm: str | Path) -> str:
@@ -296,11 +296,11 @@ def read_lattices(
         origin.require(decoder.lm, directory)
         log_probs = read_average([directory], trials, "arithmetic")  # of one run: its own
         share = part_of(progress, number, len(directories))
-        found = _decoded(decoder, origin, trials, log_probs, threads, share, nbest=MOST_SENTENCES)
+        nbests = _decoded(decoder, origin, trials, log_probs, threads, share, nbest=MOST_SENTENCES)
         systems.append(
             [
                 tuple(candidate_of(hypothesis_json(one), origin.language) for one in nbest)
-                for nbest in found
+                for nbest in nbests
             ]
         )
     return [

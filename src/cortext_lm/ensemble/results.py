@@ -120,8 +120,8 @@ class Ensemble:
         ]
         if not known:
             return None
-        references, found = zip(*known, strict=True)
-        return error_rate(references, found, unit, n_boot, language=self.language)  # type: ignore[arg-type] # zip forgets the types
+        references, hypotheses = zip(*known, strict=True)
+        return error_rate(references, hypotheses, unit, n_boot, language=self.language)  # type: ignore[arg-type] # zip forgets the types
 
     def to_json(self) -> dict[str, Any]:
         """Return the output of `cortext ensemble --json`. A rate is None without references."""
@@ -209,8 +209,8 @@ def combine_runs(
             directories, options, lm=lm, decoder=decoder, threads=threads, progress=progress
         )
         progress = None if options.lattice else progress
-        found = _combined(trials, tuple(map(str, directories)), options, lm, llm, progress)
-        return replace(found, search=decoder) if options.lattice else found
+        ensemble = _combined(trials, tuple(map(str, directories)), options, lm, llm, progress)
+        return replace(ensemble, search=decoder) if options.lattice else ensemble
     if lm is None:
         raise DecodingError("average needs a language-model directory", fix="give one with --lm")
     start = time.perf_counter()
@@ -231,11 +231,11 @@ def combine_runs(
         tuple(trials),
         tuple(
             Combined(
-                tuple(trial.language.normalize(found[0].text).split()),
-                found.degraded,
+                tuple(trial.language.normalize(ensemble[0].text).split()),
+                ensemble.degraded,
                 trial.language,
             )
-            for trial, found in zip(trials, nbest, strict=True)
+            for trial, ensemble in zip(trials, nbest, strict=True)
         ),
         time.perf_counter() - start,
         str(lm),
@@ -316,7 +316,7 @@ def check_replaceable(out: Path) -> None:
     refuse_foreign(out, names, "an ensemble's results")
 
 
-def write_ensemble(found: Ensemble, out: str | Path) -> None:
+def write_ensemble(ensemble: Ensemble, out: str | Path) -> None:
     """Write metrics.json, predictions.csv and nbest.jsonl to `out`, and logits of averages.
 
     Averaged posteriors that were written so can be combined in turn. `out` appears when all is
@@ -326,35 +326,35 @@ def write_ensemble(found: Ensemble, out: str | Path) -> None:
     out = Path(out)
     check_replaceable(out)
     with disk_errors(out), atomic_directory(out) as folder:
-        metrics = json_text(_metrics(found), indent=2, default=str)
+        metrics = json_text(_metrics(ensemble), indent=2, default=str)
         (folder / "metrics.json").write_text(metrics + "\n", encoding="utf-8")
-        _write_predictions(folder / "predictions.csv", found)
+        _write_predictions(folder / "predictions.csv", ensemble)
         with (folder / NBEST).open("w", encoding="utf-8") as file:
-            for number in range(len(found.trials)):
-                line = _nbest_line(found, number)
+            for number in range(len(ensemble.trials)):
+                line = _nbest_line(ensemble, number)
                 file.write(json_text(line, allow_nan=False) + "\n")
-        if found.log_probs is not None:
-            _write_logits(folder / "logits", found.trials, found.log_probs)
+        if ensemble.log_probs is not None:
+            _write_logits(folder / "logits", ensemble.trials, ensemble.log_probs)
 
 
-def _metrics(found: Ensemble) -> dict[str, Any]:
-    facts: dict[str, Any] = provenance() | {"ensemble": list(found.sources), "lm": found.lm}
-    if found.language != EN:
-        facts |= {"language": found.language.to_json()}
-    if found.search is not None:
-        facts |= {"options": asdict(found.search)}
-    if found.origin is not None:
-        facts |= found.origin.to_json()
-    return found.to_json() | {"provenance": facts}
+def _metrics(ensemble: Ensemble) -> dict[str, Any]:
+    facts: dict[str, Any] = provenance() | {"ensemble": list(ensemble.sources), "lm": ensemble.lm}
+    if ensemble.language != EN:
+        facts |= {"language": ensemble.language.to_json()}
+    if ensemble.search is not None:
+        facts |= {"options": asdict(ensemble.search)}
+    if ensemble.origin is not None:
+        facts |= ensemble.origin.to_json()
+    return ensemble.to_json() | {"provenance": facts}
 
 
-def _write_predictions(path: Path, found: Ensemble) -> None:
+def _write_predictions(path: Path, ensemble: Ensemble) -> None:
     """Write rows `id,text`; a trial that the evaluations left out gets an empty text."""
     rows = {
         str(trial.id): combined.text
-        for trial, combined in zip(found.trials, found.combined, strict=True)
+        for trial, combined in zip(ensemble.trials, ensemble.combined, strict=True)
     }
-    numbers = _row_names(Path(found.sources[0]) / path.name)
+    numbers = _row_names(Path(ensemble.sources[0]) / path.name)
     rows = {number: rows.get(number, "") for number in numbers} | rows
     path.write_bytes(csv_table(("id", "text"), rows.items()))
 
@@ -370,12 +370,12 @@ def _row_names(path: Path) -> list[str]:
         return []
 
 
-def _nbest_line(found: Ensemble, number: int) -> dict[str, Any]:
-    trial, combined = found.trials[number], found.combined[number]
+def _nbest_line(ensemble: Ensemble, number: int) -> dict[str, Any]:
+    trial, combined = ensemble.trials[number], ensemble.combined[number]
     unknown = dict.fromkeys(("score", "acoustic", "ngram", "llm"))
     hypotheses: list[dict[str, Any]] = [{"text": combined.text, **unknown, "words": []}]
-    if found.nbest is not None:
-        hypotheses = [hypothesis_json(hypothesis) for hypothesis in found.nbest[number]]
+    if ensemble.nbest is not None:
+        hypotheses = [hypothesis_json(hypothesis) for hypothesis in ensemble.nbest[number]]
     return {
         "id": trial.id,
         "session": trial.session,
@@ -383,7 +383,7 @@ def _nbest_line(found: Ensemble, number: int) -> dict[str, Any]:
         "trial": trial.trial,
         "reference": trial.reference,
         "hypotheses": hypotheses,
-        "source": found.options.method,
+        "source": ensemble.options.method,
         "degraded": combined.degraded,
     }
 

@@ -159,10 +159,10 @@ def candidate_of(hypothesis: dict[str, Any], language: Language = EN) -> Candida
     Confidences count only where every word has one.
     """
     words = tuple(language.normalize(hypothesis["text"]).split())
-    said = hypothesis.get("words")
+    listed = hypothesis.get("words")
     sure = (
-        [word.get("confidence") for word in said if isinstance(word, dict)]
-        if isinstance(said, list)
+        [word.get("confidence") for word in listed if isinstance(word, dict)]
+        if isinstance(listed, list)
         else []
     )
     # A word without a confidence counts as certain when votes are added up, so a partial list is

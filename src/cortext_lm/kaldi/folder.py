@@ -279,9 +279,9 @@ def _lines(path: Path) -> Iterator[tuple[int, list[str]]]:
                 if fields := line.split():
                     yield number, fields
     except (OSError, ValueError) as error:
-        what = getattr(error, "strerror", None) or error
+        reason = getattr(error, "strerror", None) or error
         raise LanguageModelError(
-            f"cannot read it: {what}", where=path, fix="copy the whole folder again"
+            f"cannot read it: {reason}", where=path, fix="copy the whole folder again"
         ) from None
 
 

@@ -89,9 +89,9 @@ class _Grammar:
         self._check_histories()
 
     def error(
-        self, what: str, fix: str = "give the G.fst that Kaldi's arpa2fst made"
+        self, problem: str, fix: str = "give the G.fst that Kaldi's arpa2fst made"
     ) -> LanguageModelError:
-        return LanguageModelError(what, where=self.path, fix=fix)
+        return LanguageModelError(problem, where=self.path, fix=fix)
 
     def _take_arcs(self, fst: Fst) -> None:
         """Sort arcs into words, back-offs, `<s>` and `</s>`.
@@ -168,14 +168,14 @@ class _Grammar:
             arcs = np.flatnonzero(
                 (self.level[self.sources] == level) & (self.level[self.targets] < 0)
             )
-            found = self.targets[arcs]
-            if len(np.unique(found)) != len(found):
+            reached = self.targets[arcs]
+            if len(np.unique(reached)) != len(reached):
                 raise self.error(
                     "has a state that several histories lead to; it is no n-gram model"
                 )
-            self.level[found] = level + 1
-            self.parent[found] = self.sources[arcs]
-            self.word[found] = self.labels[arcs]
+            self.level[reached] = level + 1
+            self.parent[reached] = self.sources[arcs]
+            self.word[reached] = self.labels[arcs]
         if (self.level > MAX_ORDER).any():
             raise self.error(
                 f"has an order above the highest supported, {MAX_ORDER}", "build a lower order"
@@ -200,14 +200,16 @@ class _Grammar:
             if len(np.unique(pairs)) != len(pairs):
                 raise self.error("has two arcs with one word from a state; it is no n-gram model")
 
-    def _check_ends(self, said: np.ndarray, states: np.ndarray, longest: int) -> None:
+    def _check_ends(self, words: np.ndarray, states: np.ndarray, longest: int) -> None:
         """Check that the words read end in `states`: histories of at most `longest` words."""
         levels = self.level[states]
         if len(states) and not (levels.min() >= 0 and levels.max() <= longest):
             raise self.error("has arcs to histories that are too long; it is no n-gram model")
         for level in range(1, longest + 1):
             rows = np.flatnonzero(levels == level)
-            if (self._histories(states[rows], level) != said[rows, said.shape[1] - level :]).any():
+            if (
+                self._histories(states[rows], level) != words[rows, words.shape[1] - level :]
+            ).any():
                 raise self.error(
                     "has arcs that lead to another history than they spell; it is no n-gram model"
                 )

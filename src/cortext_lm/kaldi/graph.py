@@ -69,7 +69,7 @@ def read_graph(fst: Fst, words: Words, path: Path) -> GraphWords:
     Raises:
         LanguageModelError: For a graph of a higher order, and for one that is no decoding graph.
     """
-    graph = _Graph(fst, words, path)
+    graph = _PlainGraph(fst, words, path)
     costs: dict[int, dict[str, float]] = {}
     for word, code, cost in graph.paths():
         known = costs.setdefault(word, {})
@@ -95,7 +95,7 @@ def read_graph(fst: Fst, words: Words, path: Path) -> GraphWords:
     return GraphWords([words.names[number] for number in numbers], unigrams, lexicon)
 
 
-class _Graph:
+class _PlainGraph:
     """The arcs of a graph without CTC's loops and blanks, in lists that Python walks fast."""
 
     def __init__(self, fst: Fst, words: Words, path: Path) -> None:
@@ -132,21 +132,21 @@ class _Graph:
         self.weights = fst.weights[kept].astype(np.float64)
         self.first = np.searchsorted(self.sources, np.arange(len(fst.final) + 1))
 
-    def error(self, what: str, fix: str) -> LanguageModelError:
-        return LanguageModelError(what, where=self.path, fix=fix)
+    def error(self, problem: str, fix: str) -> LanguageModelError:
+        return LanguageModelError(problem, where=self.path, fix=fix)
 
     def closure(self, state: int) -> dict[int, float]:
         """Return the states that no token parts from a state, with what leads there costs."""
-        found = {state: 0.0}
+        costs = {state: 0.0}
         waiting = [state]
         while waiting:
             source = waiting.pop()
             for arc in range(self.first[source], self.first[source + 1]):
                 target = int(self.targets[arc])
-                if self.inputs[arc] == _EPSILON and target not in found:
-                    found[target] = found[source] + float(self.weights[arc])
+                if self.inputs[arc] == _EPSILON and target not in costs:
+                    costs[target] = costs[source] + float(self.weights[arc])
                     waiting.append(target)
-        return found
+        return costs
 
     @cached_property
     def n_phonemes(self) -> np.ndarray:
@@ -204,7 +204,7 @@ class _Graph:
         inputs, outputs, weights = (
             array.tolist() for array in (self.inputs, self.outputs, self.weights)
         )
-        found: list[tuple[int, str, float]] = []
+        paths_found: list[tuple[int, str, float]] = []
         n_steps = 0
         most_steps = 1_000_000 + MOST_STEPS_PER_ARC * len(targets)
         # One entry for each arc of the path: the arcs still to follow, and the words read before.
@@ -226,10 +226,10 @@ class _Graph:
             if state not in begins:
                 path.append((iter(range(first[state], first[state + 1])), word, code, cost))
             elif word:
-                found.append((word, self._checked(code), cost))
+                paths_found.append((word, self._checked(code), cost))
             elif code.strip():
                 raise self._not_1gram("phonemes without a word")
-        return found
+        return paths_found
 
     def _checked(self, code: str) -> str:
         """Return a pronunciation without the silence around it."""
@@ -238,5 +238,5 @@ class _Graph:
             raise self._not_1gram("a silence within a word")
         return spelt
 
-    def _not_1gram(self, what: str) -> LanguageModelError:
-        return self.error(f"is no graph of a 1-gram model: it has {what}", ANOTHER)
+    def _not_1gram(self, part: str) -> LanguageModelError:
+        return self.error(f"is no graph of a 1-gram model: it has {part}", ANOTHER)

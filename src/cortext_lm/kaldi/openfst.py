@@ -91,8 +91,8 @@ class _Reader:
         self.position = 0
         self.size = len(content)
 
-    def error(self, what: str, fix: str = "copy or download it again") -> LanguageModelError:
-        return LanguageModelError(what, where=self.path, fix=fix)
+    def error(self, problem: str, fix: str = "copy or download it again") -> LanguageModelError:
+        return LanguageModelError(problem, where=self.path, fix=fix)
 
     def take(self, layout: str) -> int:
         """Return the next number, of a `struct` layout."""

@@ -61,13 +61,13 @@ def scorer(lm: CausalLM, prefix: Sequence[int], cache_mb: float) -> TokenTree | 
         prefix: Tokens before every hypothesis; at least one.
         cache_mb: Bound on the memory of the cache, in MiB.
     """
-    found = cache_kind(lm)
-    if found.kind == "tree" and (
-        found.window is None or found.window >= len(prefix) + SENTENCE_TOKENS
+    cache = cache_kind(lm)
+    if cache.kind == "tree" and (
+        cache.window is None or cache.window >= len(prefix) + SENTENCE_TOKENS
     ):
-        return TokenTree(lm, prefix, cache_mb, found.window)
-    state_bytes = found.state_bytes + (len(prefix) + SENTENCE_TOKENS // 4) * found.token_bytes
-    if found.kind == "states" and cache_mb * MIB >= LEAST_STATES * state_bytes:
+        return TokenTree(lm, prefix, cache_mb, cache.window)
+    state_bytes = cache.state_bytes + (len(prefix) + SENTENCE_TOKENS // 4) * cache.token_bytes
+    if cache.kind == "states" and cache_mb * MIB >= LEAST_STATES * state_bytes:
         return StateTree(lm, prefix, cache_mb)
     return UncachedScorer(lm, prefix)
 
@@ -100,12 +100,12 @@ def _supported(lm: CausalLM) -> Iterator[CacheKind]:
 
     def agrees(tree: TokenTree) -> bool:
         try:
-            found = [*tree.score([one]), *tree.score([three, two])[::-1]]
+            scores = [*tree.score([one]), *tree.score([three, two])[::-1]]
         except Exception as error:  # a model without support for the cache raises anything
             if out_of_memory(error):
                 raise
             return False
-        return max(abs(a - b) for a, b in zip(found, expected, strict=True)) <= tolerance
+        return max(abs(a - b) for a, b in zip(scores, expected, strict=True)) <= tolerance
 
     if (
         plain

@@ -73,8 +73,8 @@ def _explain(error: BaseException, name: str, else_: str) -> LanguageModelError:
     def has(*kinds: type[BaseException]) -> bool:
         return any(isinstance(one, kinds) for one in chain)
 
-    def line(what: str, fix: str) -> LanguageModelError:
-        return LanguageModelError(what, where=name, fix=fix)
+    def line(problem: str, fix: str) -> LanguageModelError:
+        return LanguageModelError(problem, where=name, fix=fix)
 
     if any(out_of_memory(one) for one in chain):
         return line("not enough memory to load the model", "use a smaller model, or another device")

@@ -152,12 +152,12 @@ def target_modules(network: Any) -> list[str]:
 
     output = network.get_output_embeddings()
     matrices = (torch.nn.Linear, Conv1D)
-    found = {
+    by_name = {
         name.rpartition(".")[2]: each
         for name, each in network.named_modules()
         if isinstance(each, matrices)
     }
-    return sorted(name for name, each in found.items() if each is not output)
+    return sorted(name for name, each in by_name.items() if each is not output)
 
 
 @contextmanager
@@ -223,11 +223,11 @@ class _Finetuning:
             for factor, text in zip(factors, self.texts, strict=True)
         )
         if not self._check_held_out():
-            what = (
+            problem = (
                 "the held-out text has no probability under the model, as far as it can be computed"
             )
             raise LanguageModelError(
-                what, where=self.name, fix="give another model, or another --device"
+                problem, where=self.name, fix="give another model, or another --device"
             )
         checks, since_best = 0, 0
         for batch in batches(self.texts, factors, self.options.batch_tokens, self.options.seed):

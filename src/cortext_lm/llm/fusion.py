@@ -268,9 +268,9 @@ class _ScoringThread:
             )
             if needed and not is_done:
                 self.failed = f"it gave no answer within {seconds:g} s"
-            found = self._new
+            new = self._new
             self._new = {}
-            return found
+            return new
 
     def stop(self) -> None:
         """Let the thread end after the forward pass that it is in."""

@@ -21,7 +21,7 @@ from cortext_lm.llm.augment import augmented
 from cortext_lm.llm.explain import ENDS
 from cortext_lm.llm.fusion import Fusion, FusionStats
 from cortext_lm.llm.model import CausalLM
-from cortext_lm.llm.scoring import TextScore, score_texts
+from cortext_lm.llm.scoring import TokenScore, score_texts
 
 LISTS_AT_ONCE = 16
 """Number of lists that are ranked together; where that fails, each is ranked by itself."""
@@ -58,10 +58,10 @@ class _Patience:
         if not ended:
             self._late = thread
             raise LanguageModelError(f"it gave no answer within {self.limit_s:g} s")
-        found, error = ended[0]
+        result, error = ended[0]
         if error is not None:
             raise error
-        return found
+        return result
 
 
 class LLM:
@@ -206,7 +206,7 @@ class LLM:
 
     def read(
         self, lists: Sequence[NBest], options: DecoderOptions, context: str = ""
-    ) -> list[list[tuple[Hypothesis, TextScore]]]:
+    ) -> list[list[tuple[Hypothesis, TokenScore]]]:
         """Score the sentences of each list, and those made by exchanging words, with the model.
 
         Args:
@@ -226,14 +226,14 @@ class LLM:
         texts = list(
             dict.fromkeys(hypothesis.text for hypotheses in longer for hypothesis in hypotheses)
         )
-        found = score_texts(
+        of_texts = score_texts(
             self.lm,
             list(map(self._as_written, texts)),
             context,
             llm.variants,
             language=self.language,
         )
-        scores = dict(zip(texts, found, strict=True))
+        scores = dict(zip(texts, of_texts, strict=True))
         return [
             [(hypothesis, scores[hypothesis.text]) for hypothesis in hypotheses]
             for hypotheses in longer
@@ -245,7 +245,7 @@ class LLM:
 
 
 def ranked(
-    read: Sequence[tuple[Hypothesis, TextScore]],
+    read: Sequence[tuple[Hypothesis, TokenScore]],
     options: DecoderOptions,
     degraded: str | None = None,
 ) -> NBest:
@@ -257,42 +257,52 @@ def ranked(
         degraded: One line that names a part missing in the list; None where nothing is.
     """
     scored: list[Hypothesis] = []
-    for found, said in read:
+    for hypothesis, of_llm in read:
         log_prob = (
-            said.log_prob - options.llm.token_penalty * said.n_tokens if said.n_tokens else None
+            of_llm.log_prob - options.llm.token_penalty * of_llm.n_tokens
+            if of_llm.n_tokens
+            else None
         )
-        found = replace(found, llm_score=log_prob)
-        scored.append(replace(found, score=_score(found, options)))
-    scored.sort(key=lambda found: -found.score)
+        hypothesis = replace(hypothesis, llm_score=log_prob)
+        scored.append(replace(hypothesis, score=_score(hypothesis, options)))
+    scored.sort(key=lambda hypothesis: -hypothesis.score)
     best = scored[0].score if scored else 0.0
-    parts = [math.exp(found.score - best) if math.isfinite(best) else 1.0 for found in scored]
+    parts = [
+        math.exp(hypothesis.score - best) if math.isfinite(best) else 1.0 for hypothesis in scored
+    ]
     total = math.fsum(parts)
     return NBest(
         (
-            replace(found, confidence=part / total)
-            for found, part in zip(scored, parts, strict=True)
+            replace(hypothesis, confidence=part / total)
+            for hypothesis, part in zip(scored, parts, strict=True)
         ),
         degraded,
     )
 
 
-def _score(found: Hypothesis, options: DecoderOptions) -> float:
+def _score(hypothesis: Hypothesis, options: DecoderOptions) -> float:
     """Return the total score. A sentence without tokens has the n-gram's score as the model's."""
     ngram, llm = options.llm.shares(options.lm_weight)
-    said = found.lm_score if found.llm_score is None else found.llm_score
-    rest = options.word_score * len(found.text.split()) + found.sil_score + found.hotword_score
+    of_llm = hypothesis.lm_score if hypothesis.llm_score is None else hypothesis.llm_score
+    rest = (
+        options.word_score * len(hypothesis.text.split())
+        + hypothesis.sil_score
+        + hypothesis.hotword_score
+    )
     models = sum(
-        share * log_prob for share, log_prob in ((ngram, found.lm_score), (llm, said)) if share
+        share * log_prob
+        for share, log_prob in ((ngram, hypothesis.lm_score), (llm, of_llm))
+        if share
     )
     # `models` leaves out parts with share 0, because 0 * -inf is NaN.
-    return options.acoustic_scale * found.acoustic_score + models + rest
+    return options.acoustic_scale * hypothesis.acoustic_score + models + rest
 
 
 def _without(nbest: NBest, options: DecoderOptions, degraded: str | None) -> NBest:
     """Return the list as the n-gram ranks it, without the large model's part in the scores."""
-    if all(found.llm_score is None and found.confidence is None for found in nbest):
+    if all(hypothesis.llm_score is None and hypothesis.confidence is None for hypothesis in nbest):
         return nbest if degraded == nbest.degraded else NBest(nbest, degraded)
     plain = options.changed({"llm": {"weight": 0.0}})
-    scored = [replace(found, llm_score=None, confidence=None) for found in nbest]
-    scored = [replace(found, score=_score(found, plain)) for found in scored]
-    return NBest(sorted(scored, key=lambda found: -found.score), degraded)
+    scored = [replace(hypothesis, llm_score=None, confidence=None) for hypothesis in nbest]
+    scored = [replace(hypothesis, score=_score(hypothesis, plain)) for hypothesis in scored]
+    return NBest(sorted(scored, key=lambda hypothesis: -hypothesis.score), degraded)

@@ -135,8 +135,8 @@ def check_tokenizer_files(transformers: Any, name: str) -> bool:
         # A file for newer versions of transformers has its version in the name.
         files = sorted(Path(name).glob("tokenizer*.json"))
     else:
-        found = file_of(transformers, name, "tokenizer.json")
-        files = [] if found is None else [found]
+        own = file_of(transformers, name, "tokenizer.json")
+        files = [] if own is None else [own]
     for file in files:
         if file.name == "tokenizer_config.json" or not file.is_file():
             continue
@@ -156,15 +156,15 @@ def check_complete(facts: dict[str, Any], name: str, kind: str) -> None:
         name: Name of the model.
         kind: Kind of model that is needed, for the message.
     """
-    for weight, found, needed in sorted(facts["mismatched_keys"], key=str):
-        what = f"{weight} is {list(found)}, and by its config.json it must be {list(needed)}"
+    for weight, shape, needed in sorted(facts["mismatched_keys"], key=str):
+        problem = f"{weight} is {list(shape)}, and by its config.json it must be {list(needed)}"
         raise LanguageModelError(
-            what, where=name, fix="give a model with the configuration that it was saved with"
+            problem, where=name, fix="give a model with the configuration that it was saved with"
         )
     missing = sorted(facts["missing_keys"])
     if missing:
-        what = f"lacks {len(missing)} of its weights, such as {missing[0]}: this is no {kind}"
-        raise LanguageModelError(what, where=name, fix="give another model")
+        problem = f"lacks {len(missing)} of its weights, such as {missing[0]}: this is no {kind}"
+        raise LanguageModelError(problem, where=name, fix="give another model")
 
 
 @contextmanager

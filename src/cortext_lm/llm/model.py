@@ -168,15 +168,15 @@ class CausalLM:
         The context takes at most half a window. A longer one is cut from the left, and `notes` says
         so.
         """
-        found = self._encode(context.strip())
+        tokens = self._encode(context.strip())
         most = max(0, self.window // 2 - 1)
-        if len(found) > most:
+        if len(tokens) > most:
             self.note(
-                f"the context has {len(found)} tokens and {self.name} reads at most {most} before a"
-                f" sentence: only the last {most} count"
+                f"the context has {len(tokens)} tokens and {self.name} reads at most {most} before"
+                f" a sentence: only the last {most} count"
             )
-            found = found[len(found) - most :]
-        return [self.start, *found]
+            tokens = tokens[len(tokens) - most :]
+        return [self.start, *tokens]
 
     def tokens(self, text: str, context: str = "") -> list[int]:
         """Return the tokens of a sentence after the prefix, without an end; none if it is empty."""
@@ -256,20 +256,22 @@ class CausalLM:
 
     def _encode(self, text: str) -> list[int]:
         try:
-            found: list[int] = self.tokenizer.encode(text, add_special_tokens=False) if text else []
+            tokens: list[int] = (
+                self.tokenizer.encode(text, add_special_tokens=False) if text else []
+            )
         except ENDS:
             raise
         except BaseException as error:  # compiled code panics with no Exception
-            what = f"its tokenizer failed ({first_line(error)})"
-            raise LanguageModelError(what, where=self.name) from error
+            problem = f"its tokenizer failed ({first_line(error)})"
+            raise LanguageModelError(problem, where=self.name) from error
         most = self.network.get_input_embeddings().num_embeddings
-        if max(found, default=0) >= most:
+        if max(tokens, default=0) >= most:
             raise LanguageModelError(
-                f"the tokenizer gives token {max(found)}, and the model knows only {most}",
+                f"the tokenizer gives token {max(tokens)}, and the model knows only {most}",
                 where=self.name,
                 fix="give a model with the tokenizer that it was trained with",
             )
-        return found
+        return tokens
 
     def _start(self) -> int:
         """Return BOS of the tokenizer, else BOS of the configuration, else EOS.
@@ -295,9 +297,9 @@ class CausalLM:
                 where=self.name,
                 fix="name one as bos_token in its tokenizer_config.json",
             )
-        said = self.tokenizer.convert_ids_to_tokens(eos)
+        eos_text = self.tokenizer.convert_ids_to_tokens(eos)
         self.note(
-            f"the tokenizer of {self.name} has no BOS token; its EOS, {said}, stands before"
+            f"the tokenizer of {self.name} has no BOS token; its EOS, {eos_text}, stands before"
             " sentences"
         )
         return int(eos)
@@ -312,10 +314,10 @@ def _first_of(known: set[int], configured: int | list[int] | None) -> int | None
     return next((token for token in named if token in known), None)
 
 
-def _alike(found: torch.Tensor, expected: torch.Tensor, tolerances: tuple[float, float]) -> bool:
+def _alike(computed: torch.Tensor, expected: torch.Tensor, tolerances: tuple[float, float]) -> bool:
     """Return whether two tensors are equal but for rounding, in float32 or in 16 bits."""
     tolerance = tolerances[expected.dtype != torch.float32]
-    return bool((found - expected).abs().max() <= tolerance * expected.abs().max())
+    return bool((computed - expected).abs().max() <= tolerance * expected.abs().max())
 
 
 def _window(config: Any, tokenizer: Any) -> int:
@@ -332,8 +334,8 @@ def _joint(tokenizer: Any) -> str:
     """
 
     def tokens(text: str) -> list[int]:
-        found: list[int] = tokenizer.encode(text, add_special_tokens=False)
-        return found
+        tokens_of_text: list[int] = tokenizer.encode(text, add_special_tokens=False)
+        return tokens_of_text
 
     whole, first = tokens("of it"), tokens("of")
     return "" if whole == first + tokens("it") and whole != first + tokens(" it") else " "

@@ -31,7 +31,7 @@ _ZERO_WIDTH = frozenset("bBAZzGKyY")
 
 
 @dataclass(frozen=True)
-class Cost:
+class PatternBounds:
     """The bounds of a pattern, or of a part of it.
 
     Attributes:
@@ -49,7 +49,7 @@ class Cost:
     is_simple: bool = True
 
 
-def cost(pattern: str, nested_classes: bool = False) -> Cost:
+def cost(pattern: str, nested_classes: bool = False) -> PatternBounds:
     """Return the bounds of a pattern.
 
     Args:
@@ -64,10 +64,10 @@ def cost(pattern: str, nested_classes: bool = False) -> Cost:
     if len(pattern) > MOST_CHARACTERS:
         raise ValueError(f"has {len(pattern):,} characters; at most {MOST_CHARACTERS:,} are read")
     parser = _Parser(pattern, nested_classes)
-    found = parser.alternatives(0)
+    bounds = parser.alternatives(0)
     if parser.at < len(pattern):
         raise ValueError("has a closing bracket too many")
-    return found
+    return bounds
 
 
 class _Parser:
@@ -76,23 +76,25 @@ class _Parser:
         self.nested_classes = nested_classes
         self.at = 0
 
-    def alternatives(self, level: int) -> Cost:
+    def alternatives(self, level: int) -> PatternBounds:
         """Read `a|b|c` up to the end or a closing bracket."""
         if level > _MOST_LEVELS:
             raise ValueError(f"has more than {_MOST_LEVELS} levels of brackets")
-        found = [self._sequence(level)]
+        parts = [self._sequence(level)]
         while self.pattern[self.at : self.at + 1] == "|":
             self.at += 1
-            found.append(self._sequence(level))
-        if len(found) == 1:
-            return found[0]
+            parts.append(self._sequence(level))
+        if len(parts) == 1:
+            return parts[0]
         # Alternatives of the whole pattern are tried one after another, with nothing behind them.
-        choice = 0.0 if level == 0 or _are_apart(found) else math.log2(len(found))
-        bits = max(each.bits for each in found) + choice
-        copies = sum(each.copies for each in found)
-        return _checked(Cost(min(each.shortest for each in found), bits, copies, None, False))
+        choice = 0.0 if level == 0 or _are_apart(parts) else math.log2(len(parts))
+        bits = max(each.bits for each in parts) + choice
+        copies = sum(each.copies for each in parts)
+        return _checked(
+            PatternBounds(min(each.shortest for each in parts), bits, copies, None, False)
+        )
 
-    def _sequence(self, level: int) -> Cost:
+    def _sequence(self, level: int) -> PatternBounds:
         """Read parts that follow each other."""
         shortest, bits, most_bits, copies, is_simple = 0, 0.0, 0.0, 0, True
         literal: str | None = ""
@@ -110,9 +112,9 @@ class _Parser:
                 both = literal is not None and part.literal is not None
                 literal = f"{literal}{part.literal}" if both else None
             copies += part.copies
-        return _checked(Cost(shortest, max(bits, most_bits), copies, literal, is_simple))
+        return _checked(PatternBounds(shortest, max(bits, most_bits), copies, literal, is_simple))
 
-    def _part(self, level: int) -> tuple[Cost, bool]:
+    def _part(self, level: int) -> tuple[PatternBounds, bool]:
         """Read one character, class or group; tell whether it only looks ahead or behind."""
         character = self.pattern[self.at]
         self.at += 1
@@ -120,21 +122,21 @@ class _Parser:
             return self._group(level)
         if character == "[":
             self._skip_class()
-            return Cost(1), False
+            return PatternBounds(1), False
         if character == "\\":
             return self._escape(), False
         if character in "^$":
-            return Cost(), False
-        return Cost(1, literal=None if character == "." else character), False
+            return PatternBounds(), False
+        return PatternBounds(1, literal=None if character == "." else character), False
 
-    def _escape(self) -> Cost:
-        found = _ESCAPE.match(self.pattern, self.at)
-        if found is None:
+    def _escape(self) -> PatternBounds:
+        match = _ESCAPE.match(self.pattern, self.at)
+        if match is None:
             raise ValueError("ends with a backslash")
-        self.at = found.end()
-        if found[0] in "kg" or found[0] in "123456789":
+        self.at = match.end()
+        if match[0] in "kg" or match[0] in "123456789":
             raise ValueError("refers to one of its groups")
-        return Cost(0 if found[0] in _ZERO_WIDTH else 1)
+        return PatternBounds(0 if match[0] in _ZERO_WIDTH else 1)
 
     def _skip_class(self) -> None:
         """Pass over `[...]`."""
@@ -148,32 +150,32 @@ class _Parser:
             depth += (character == "[" and self.nested_classes) - (character == "]")
             self.at += 1 + (character == "\\")
 
-    def _group(self, level: int) -> tuple[Cost, bool]:
+    def _group(self, level: int) -> tuple[PatternBounds, bool]:
         opening = ""
         if self.pattern.startswith("?", self.at):
-            found = _OPENING.match(self.pattern, self.at)
-            if found is None:
+            match = _OPENING.match(self.pattern, self.at)
+            if match is None:
                 raise ValueError(f"has the unknown form ({self.pattern[self.at : self.at + 3]}")
-            opening = found[0]
-            self.at = found.end()
+            opening = match[0]
+            self.at = match.end()
         inner = self.alternatives(level + 1)
         if not self.pattern.startswith(")", self.at):
             raise ValueError("has a bracket ( without its end")
         self.at += 1
         looks = opening in ("?=", "?!", "?<=", "?<!")
-        return (Cost(0, inner.bits, inner.copies) if looks else inner), looks
+        return (PatternBounds(0, inner.bits, inner.copies) if looks else inner), looks
 
-    def _repeated(self, part: Cost, level: int) -> Cost:
+    def _repeated(self, part: PatternBounds, level: int) -> PatternBounds:
         """Read the quantifiers after a part, and return the repeated part."""
-        found = _QUANTIFIER.match(self.pattern, self.at)
-        if found is None:
+        match = _QUANTIFIER.match(self.pattern, self.at)
+        if match is None:
             return part
-        self.at = found.end()
-        least, most = _range(found)
+        self.at = match.end()
+        least, most = _range(match)
         if most > 1 and not part.is_simple:
             raise ValueError("has a repeat, or a choice, within a repeat")
         rest = self.pattern[self.at : self.at + 2]
-        if rest.startswith("?") or (rest.startswith("+") and not found[0].endswith("}")):
+        if rest.startswith("?") or (rest.startswith("+") and not match[0].endswith("}")):
             self.at += 1  # lazy or possessive
         elif level == 0 and rest in ("+", "+|"):
             self.at += 1  # a repeat of a repeat, behind which nothing can fail
@@ -182,33 +184,35 @@ class _Parser:
         if least == most:
             literal = None if part.literal is None or least > 1 else part.literal
             return _checked(
-                Cost(least * part.shortest, part.bits, least * part.copies, literal, part.is_simple)
+                PatternBounds(
+                    least * part.shortest, part.bits, least * part.copies, literal, part.is_simple
+                )
             )
         bits = min(UNBOUNDED_BITS, math.log2(most - least + 1))
         copies = part.copies * max(1, least, most if most < ENDLESS else 0)
-        return _checked(Cost(least * part.shortest, part.bits + bits, copies, None, False))
+        return _checked(PatternBounds(least * part.shortest, part.bits + bits, copies, None, False))
 
 
-def _range(found: re.Match[str]) -> tuple[int, int]:
+def _range(match: re.Match[str]) -> tuple[int, int]:
     """Return the fewest and the most rounds of a quantifier."""
-    if found[0] in "*+?":
-        return int(found[0] == "+"), 1 if found[0] == "?" else ENDLESS
-    least = int(found[1] or 0)
-    if not found[2]:
+    if match[0] in "*+?":
+        return int(match[0] == "+"), 1 if match[0] == "?" else ENDLESS
+    least = int(match[1] or 0)
+    if not match[2]:
         return least, least
-    most = int(found[3]) if found[3] else ENDLESS
+    most = int(match[3]) if match[3] else ENDLESS
     return (least, most) if least <= most else (most, least)
 
 
-def _are_apart(found: Sequence[Cost]) -> bool:
+def _are_apart(parts: Sequence[PatternBounds]) -> bool:
     """Tell whether alternatives are texts of which none begins with another one."""
-    texts = sorted((each.literal or "").casefold() for each in found)
+    texts = sorted((each.literal or "").casefold() for each in parts)
     return all(texts) and not any(after.startswith(before) for before, after in pairwise(texts))
 
 
-def _checked(found: Cost) -> Cost:
-    if found.bits > MOST_BITS:
+def _checked(bounds: PatternBounds) -> PatternBounds:
+    if bounds.bits > MOST_BITS:
         raise ValueError("has too many repeats and choices that follow each other")
-    if found.copies > MOST_CHARACTERS:  # an engine compiles each copy
+    if bounds.copies > MOST_CHARACTERS:  # an engine compiles each copy
         raise ValueError(f"is longer than {MOST_CHARACTERS:,} characters, its repeats written out")
-    return found
+    return bounds

@@ -15,7 +15,7 @@ FIRST_ROWS = 64
 """Rows that are allocated at first."""
 
 
-class Rows:
+class GrowingRows:
     """A tensor [..., capacity, F] whose rows are appended in place.
 
     Its capacity doubles, up to `most` rows.
@@ -70,7 +70,7 @@ class PoolLayer(DynamicLayer):  # type: ignore[misc]
 
     def __init__(self, **_: Any) -> None:
         super().__init__()
-        self.pools = (Rows(), Rows())
+        self.pools = (GrowingRows(), GrowingRows())
 
     def update(
         self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any
@@ -95,7 +95,7 @@ class PoolCache(Cache):  # type: ignore[misc]
         super().__init__(layer_class_to_replicate=PoolLayer)
 
     @property
-    def pools(self) -> list[Rows]:
+    def pools(self) -> list[GrowingRows]:
         """The rows of all layers."""
         return [rows for layer in self.layers for rows in layer.pools]
 

@@ -24,7 +24,7 @@ MOST_CHARACTERS = 100_000
 """Longest text: that of a long chat is 10,000."""
 
 
-class Generation(Extension):
+class GenerationTag(Extension):
     """The tag `generation` around answers, which training uses; it changes nothing here."""
 
     tags = {"generation"}  # noqa: RUF012 # as the base class has it
@@ -38,7 +38,7 @@ class Generation(Extension):
 def rendered(template: str, names: dict[str, Any]) -> str:
     """Return the text of a template; raises errors of all kinds."""
     environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols]
+        trim_blocks=True, lstrip_blocks=True, extensions=[GenerationTag, loopcontrols]
     )
     environment.filters["tojson"] = _to_json
     environment.globals["raise_exception"] = _raise

@@ -43,7 +43,7 @@ measured (Llama, OPT, GPT-2; with and without a context).
 
 
 @dataclass(frozen=True, slots=True)
-class TextScore:
+class TokenScore:
     """Natural log-probability of a sentence's tokens, and their number."""
 
     log_prob: float
@@ -51,7 +51,7 @@ class TextScore:
 
 
 @dataclass(frozen=True, slots=True)
-class _Row:
+class _BatchRow:
     """One row of a batch: the tokens after the prefix without the last one.
 
     Sentences that differ only in their last token share a row: the same logits score all of them.
@@ -68,7 +68,7 @@ def score_texts(
     variants: str = "plain",
     batch_tokens: int | None = None,
     language: Language = EN,
-) -> list[TextScore]:
+) -> list[TokenScore]:
     """Return the natural log-probability of each text after BOS and `context`.
 
     A text that occurs twice is scored once; an empty text has no tokens, unless the model ends
@@ -94,11 +94,11 @@ def score_texts(
     prefix = lm.prefix(context)
     _check_lengths(lm, len(prefix), forms)
     scores = score_tokens(
-        lm, prefix, [tokens for found in forms.values() for tokens in found if tokens], batch_tokens
+        lm, prefix, [tokens for ways in forms.values() for tokens in ways if tokens], batch_tokens
     )
     summed = {
-        text: _summed([TextScore(scores.get(one, 0.0), len(one)) for one in found])
-        for text, found in forms.items()
+        text: _summed([TokenScore(scores.get(one, 0.0), len(one)) for one in ways])
+        for text, ways in forms.items()
     }
     return [summed[text] for text in texts]
 
@@ -125,7 +125,7 @@ def score_tokens(
     # Rows of similar length go together, which saves padding. The longest are first: if memory is
     # too small, the first batch shows it.
     rows = [
-        _Row(tokens, tuple(last))
+        _BatchRow(tokens, tuple(last))
         for tokens, last in sorted(lasts.items(), key=lambda item: -len(item[0]))
     ]
     with lm.lock, torch.inference_mode(), explained_pass(lm):
@@ -152,15 +152,15 @@ def _tokens(lm: CausalLM, text: str, context: str) -> tuple[int, ...]:
     return (*lm.tokens(text, context), *(() if lm.end is None else (lm.end,)))
 
 
-def _summed(forms: Sequence[TextScore]) -> TextScore:
+def _summed(forms: Sequence[TokenScore]) -> TokenScore:
     """Return the summed probabilities of a text's forms, and the likeliest one's tokens."""
     best = max(forms, key=lambda form: form.log_prob)
     total = sum(math.exp(form.log_prob - best.log_prob) for form in forms)
-    return TextScore(best.log_prob + math.log(total), best.n_tokens)
+    return TokenScore(best.log_prob + math.log(total), best.n_tokens)
 
 
 def _check_lengths(lm: CausalLM, n_prefix: int, forms: dict[str, list[tuple[int, ...]]]) -> None:
-    longest = max((len(tokens) for found in forms.values() for tokens in found), default=0)
+    longest = max((len(tokens) for ways in forms.values() for tokens in ways), default=0)
     if n_prefix + longest > lm.window:
         raise LanguageModelError(
             f"a sentence has more tokens than the {lm.window - n_prefix} that the model reads after"
@@ -171,7 +171,7 @@ def _check_lengths(lm: CausalLM, n_prefix: int, forms: dict[str, list[tuple[int,
 
 
 def _score_rows(
-    lm: CausalLM, prefix: list[int], rows: Sequence[_Row], batch_tokens: int | None
+    lm: CausalLM, prefix: list[int], rows: Sequence[_BatchRow], batch_tokens: int | None
 ) -> dict[tuple[int, ...], float]:
     """Return the log-probability of every row's tokens with each of its last ones.
 
@@ -243,7 +243,7 @@ def explained_pass(lm: CausalLM) -> Iterator[None]:
 
 
 def _score_batch(
-    lm: CausalLM, prefix: list[int], rows: Sequence[_Row], cache: Any | None
+    lm: CausalLM, prefix: list[int], rows: Sequence[_BatchRow], cache: Any | None
 ) -> dict[tuple[int, ...], float]:
     """Score rows that go through the model together, after the tokens in `cache`."""
     sequences = [prefix + list(row.tokens) for row in rows]
@@ -289,7 +289,7 @@ def _padded(sequences: Sequence[list[int]], n_before: int, lm: CausalLM) -> tupl
     return tokens_BT.to(lm.device), mask_BT.to(lm.device)
 
 
-def _pairs(b: int, first: int, row: _Row) -> Iterator[tuple[int, int, int]]:
+def _pairs(b: int, first: int, row: _BatchRow) -> Iterator[tuple[int, int, int]]:
     """Yield number of the row, position, and the token whose probability is wanted there."""
     yield from ((b, first + n, token) for n, token in enumerate(row.tokens))
     yield from ((b, first + len(row.tokens), token) for token in row.last)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from cortext.errors import DecodingError
-from cortext_lm.llm.pool import FIRST_ROWS, PoolCache, Rows, additive_mask
+from cortext_lm.llm.pool import FIRST_ROWS, GrowingRows, PoolCache, additive_mask
 
 if TYPE_CHECKING:
     from cortext_lm.llm.model import CausalLM
@@ -111,8 +111,8 @@ class TokenTree:
         self._root.slot = self._first
         self._cached: list[Node] = [self._root]
         self._cache = PoolCache()
-        self._outputs = Rows()
-        self._totals = Rows()
+        self._outputs = GrowingRows()
+        self._totals = GrowingRows()
         self._most = FIRST_ROWS
         self._calls = self.evaluated = self.passes = 0
         self.peak_mb = 0.0
@@ -310,15 +310,15 @@ class TokenTree:
         tokens_BT = torch.tensor(tokens, device=self._lm.device)
         with lm.lock:
             network = lm.body if lm.splits else lm.network
-            found = network(input_ids=tokens_BT, past_key_values=cache, use_cache=True, **inputs)
+            output = network(input_ids=tokens_BT, past_key_values=cache, use_cache=True, **inputs)
             if lm.splits:
-                outputs_NF = found.last_hidden_state[wanted]
+                outputs_NF = output.last_hidden_state[wanted]
                 totals = [
                     lm.head(part).float().logsumexp(dim=-1)
                     for part in outputs_NF.split(ROWS_AT_ONCE)
                 ]
             else:
-                outputs_NF = found.logits[wanted].float()
+                outputs_NF = output.logits[wanted].float()
                 totals = [outputs_NF.logsumexp(dim=-1)]
         self._outputs.append(outputs_NF)
         self._totals.append(torch.cat(totals)[:, None])
@@ -351,7 +351,7 @@ class TokenTree:
             assert parent.log_prob is not None
             node.log_prob = parent.log_prob + gain
 
-    def _rows(self) -> list[Rows]:
+    def _rows(self) -> list[GrowingRows]:
         return [*self._cache.pools, self._outputs, self._totals]
 
 

@@ -30,14 +30,14 @@ def file_of(transformers: Any, name: str, file: str) -> Path | None:
     if Path(name).is_dir():
         path = Path(name) / file
         return path if path.is_file() else None
-    found = transformers.utils.cached_file(
+    cached = transformers.utils.cached_file(
         name,
         file,
         _raise_exceptions_for_gated_repo=False,
         _raise_exceptions_for_missing_entries=False,
         _raise_exceptions_for_connection_errors=False,
     )
-    return None if found is None else Path(found)
+    return None if cached is None else Path(cached)
 
 
 def check_directory(name: str) -> None:
@@ -47,8 +47,8 @@ def check_directory(name: str) -> None:
         fix = "give the directory that transformers saved a model in"
         raise LanguageModelError("is a file; a directory is needed", where=name, fix=fix)
     if any(path.glob("*.gguf")) and not any(path.glob("*.safetensors")):
-        what = "holds a model of llama.cpp (GGUF), which is not read"
-        raise LanguageModelError(what, where=name, fix="give the model as safetensors")
+        problem = "holds a model of llama.cpp (GGUF), which is not read"
+        raise LanguageModelError(problem, where=name, fix="give the model as safetensors")
     if path.is_dir() and not (path / "config.json").is_file():
         fix = "give a directory that transformers saved a model in"
         raise LanguageModelError("has no config.json: it holds no model", where=name, fix=fix)
@@ -63,8 +63,8 @@ def check_weight_files(transformers: Any, name: str, config: dict[str, Any]) -> 
         config: The content of its `config.json`.
     """
     if config.get("transformers_weights"):
-        what = "its config.json names other files of weights, which are not read"
-        raise LanguageModelError(what, where=name, fix="take transformers_weights out of it")
+        problem = "its config.json names other files of weights, which are not read"
+        raise LanguageModelError(problem, where=name, fix="take transformers_weights out of it")
     if (index := file_of(transformers, name, INDEX)) is not None:
         try:
             _check_index(read_json(index))

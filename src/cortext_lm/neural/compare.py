@@ -51,7 +51,7 @@ _RESAMPLES = 1000
 
 
 @dataclass(frozen=True)
-class Events:
+class TextLogProbs:
     """Natural log-probabilities of every word and sentence end of a text, sentence by sentence."""
 
     ngram: np.ndarray
@@ -109,7 +109,7 @@ def compare(
     return _report(fitted, tested)
 
 
-def _report(fitted: Events, tested: Events) -> dict[str, Any]:
+def _report(fitted: TextLogProbs, tested: TextLogProbs) -> dict[str, Any]:
     spelling = float(fit([fitted.ngram, fitted.letters])[1])
     weight = float(fit([open_ngram(fitted, spelling), fitted.neural])[1])
     ngram = open_ngram(tested, spelling)
@@ -145,7 +145,7 @@ def _report(fitted: Events, tested: Events) -> dict[str, Any]:
     }
 
 
-def _gain(tested: Events, ngram: np.ndarray, both: np.ndarray) -> dict[str, float]:
+def _gain(tested: TextLogProbs, ngram: np.ndarray, both: np.ndarray) -> dict[str, float]:
     """Return the bits per character by which the mixture is below the n-gram.
 
     The 95 % interval comes from resampling sentences.
@@ -183,9 +183,9 @@ def mixed(log_probs: Sequence[np.ndarray], weights: Sequence[float]) -> np.ndarr
     return np.asarray(np.logaddexp.reduce(terms))
 
 
-def open_ngram(found: Events, spelling: float) -> np.ndarray:
+def open_ngram(log_probs: TextLogProbs, spelling: float) -> np.ndarray:
     """Return log-probabilities [events] of the n-gram mixed with the model of letters."""
-    return mixed([found.ngram, found.letters], [1 - spelling, spelling])
+    return mixed([log_probs.ngram, log_probs.letters], [1 - spelling, spelling])
 
 
 def letter_model(ngram: LanguageModel, out: Path) -> LanguageModel:
@@ -198,7 +198,7 @@ def letter_model(ngram: LanguageModel, out: Path) -> LanguageModel:
 def events(
     ngram: LanguageModel, letters: LanguageModel, neural: CausalLM, sentences: Sequence[str],
     progress: Progress = lambda done, total: None,
-) -> Events:  # fmt: skip
+) -> TextLogProbs:  # fmt: skip
     """Score the words and ends of normalised sentences by each model.
 
     Args:
@@ -226,7 +226,7 @@ def events(
         ngram_E.append(ngram.end(state))
         letters_E.append(-math.inf)
     words = [len(text.split()) + 1 for text in sentences]
-    return Events(
+    return TextLogProbs(
         np.array(ngram_E),
         np.array(letters_E),
         np.concatenate(word_log_probs(neural, sentences, progress)),
@@ -264,15 +264,17 @@ def word_log_probs(
             raise LanguageModelError(
                 f"the sentence {text[:40]!r} ... is longer than the model's window", where=lm.name
             )
-    found: list[np.ndarray] = [np.empty(0)] * len(rows)
+    by_sentence: list[np.ndarray] = [np.empty(0)] * len(rows)
     done = 0
     for group in length_batches(rows, _BATCH_TOKENS):
         scored = _piece_log_probs(lm, [rows[number] for number in group], boundary)
         for number, (pieces_T, boundary_T) in zip(group, scored, strict=True):
-            found[number] = _by_word([len(word) for word in cut[number]], pieces_T, boundary_T)
+            by_sentence[number] = _by_word(
+                [len(word) for word in cut[number]], pieces_T, boundary_T
+            )
         done += len(group)
         progress(done, len(rows))
-    return found
+    return by_sentence
 
 
 def _piece_log_probs(

@@ -117,7 +117,7 @@ def train_neural(
     with threads(options.threads), torch.random.fork_rng():
         torch.manual_seed(options.seed)
         network = new_network(tokenizer, options)
-        training = _Training(network, tokenizer, read, options)
+        training = _NeuralTraining(network, tokenizer, read, options)
         training.run(stage("training"))
     facts = {
         "kind": "neural language model",
@@ -186,7 +186,7 @@ def optimizers(
     ]
 
 
-class _Training:
+class _NeuralTraining:
     """One training of a network."""
 
     def __init__(self, network: Any, tokenizer: Any, texts: Texts, options: NeuralSettings) -> None:

@@ -50,9 +50,9 @@ def import_analyses(
         print_json(asdict(metrics))
         return
     print_metrics(metrics)
-    found = metrics.provenance["imported"]
-    verified = "gives" if found["verified"] else "was given, and need not give"
-    print_lines(f"the order {found['order']} {verified} the published phonemes")
+    imported = metrics.provenance["imported"]
+    verified = "gives" if imported["verified"] else "was given, and need not give"
+    print_lines(f"the order {imported['order']} {verified} the published phonemes")
     print_lines(f"report: {out / 'report.html'}")
 
 
@@ -78,13 +78,13 @@ def report(
     from cortext_published.figures import read_published
 
     with progress_bar("measuring") as progress:
-        found = read_published(files, predictions, progress=progress)
+        published = read_published(files, predictions, progress=progress)
     from cortext_published.figures_page import write_release_report
 
-    pictures = write_release_report(out, found)
+    pictures = write_release_report(out, published)
     if as_json:
         named = {"page": str(out), "pictures": [str(picture) for picture in pictures]}
-        print_json(found.to_json() | named)
+        print_json(published.to_json() | named)
         return
     rows = [
         (
@@ -94,21 +94,21 @@ def report(
             percent(point.published.wer),
             "-" if point.decoded is None else percent(point.decoded.wer),
         )
-        for point in found.totals
+        for point in published.totals
     ]
     if rows:
         columns = ["copy task", "sentences", "PER", "WER, capitals and marks counted"]
         columns += ["WER of the predictions, normalised"]
         print_table("", columns, rows)
-    if found.use_days:
-        last = found.use_days[-1]
+    if published.use_days:
+        last = published.use_days[-1]
         print_lines(
             f"personal use: {last.hours_so_far:.1f} hours, {last.sentences_so_far:,} sentences on"
-            f" {len(found.use_days)} days"
+            f" {len(published.use_days)} days"
         )
-    if n := sum(found.ratings.values()):
+    if n := sum(published.ratings.values()):
         shares = ", ".join(
-            f"{name} {percent(number / n)}" for name, number in found.ratings.items()
+            f"{name} {percent(number / n)}" for name, number in published.ratings.items()
         )
         print_lines(f"{n:,} sentences: {shares}")
     print_lines(f"page: {out}")

@@ -148,17 +148,17 @@ def _clash(member: zipfile.ZipInfo, kinds: dict[str, tuple[str, bool]]) -> str |
 def _check_space(needed: int, archive: Path, out: Path) -> None:
     size = archive.stat().st_size
     if needed > max(_MOST_RATIO * size, _MOST_UNCHECKED):
-        found = (
+        problem = (
             f"{size / 1e9:.2f} GB would become {needed / 1e9:.2f} GB, more than {_MOST_RATIO} times"
             " as much"
         )
         raise DataError(
-            f"{found}; nothing was unpacked", where=archive, fix="do not trust this archive"
+            f"{problem}; nothing was unpacked", where=archive, fix="do not trust this archive"
         )
     free = shutil.disk_usage(out).free
     if needed > free:
-        found = f"unpacking needs {needed / 1e9:.2f} GB, {free / 1e9:.2f} GB are free in {out}"
-        raise DataError(found, where=archive, fix="free some space")
+        problem = f"unpacking needs {needed / 1e9:.2f} GB, {free / 1e9:.2f} GB are free in {out}"
+        raise DataError(problem, where=archive, fix="free some space")
 
 
 def _extract(zipped: zipfile.ZipFile, member: zipfile.ZipInfo, folder: Path) -> None:

@@ -196,8 +196,10 @@ def _check_space(remote: RemoteFile, part: Path) -> None:
     missing = (remote.size or 0) - (part.stat().st_size if part.exists() else 0)
     free = shutil.disk_usage(part.parent).free
     if missing > free:
-        found = f"{missing / 1e9:.2f} GB are missing, {free / 1e9:.2f} GB are free in {part.parent}"
-        raise DataError(found, where=remote.name, fix="free some space")
+        problem = (
+            f"{missing / 1e9:.2f} GB are missing, {free / 1e9:.2f} GB are free in {part.parent}"
+        )
+        raise DataError(problem, where=remote.name, fix="free some space")
 
 
 class _Transfer:
@@ -281,8 +283,8 @@ class _Transfer:
         if self.size is not None or length is None:
             return
         if not re.fullmatch("[0-9]{1,15}", length.strip()):
-            what = f"the server states a length of {plain(length, 40)!r} bytes"
-            raise DataError(what, where=self.remote.url, fix="try again later")
+            problem = f"the server states a length of {plain(length, 40)!r} bytes"
+            raise DataError(problem, where=self.remote.url, fix="try again later")
         self.size = self.done + int(length)
 
     def _continues(self, response: Any) -> bool:
@@ -294,8 +296,8 @@ class _Transfer:
         if self.size is not None and self.done + len(chunk) > self.size:
             size = self.size
             self._restart()
-            what = f"the server sends more than the {size} bytes that were announced"
-            raise DataError(what, where=self.remote.url, fix="try again later")
+            problem = f"the server sends more than the {size} bytes that were announced"
+            raise DataError(problem, where=self.remote.url, fix="try again later")
         try:
             with self._opened() as file:
                 file.write(chunk)

@@ -210,17 +210,17 @@ def _remote_file(entry: dict[str, Any], base_url: str) -> RemoteFile:
     )
 
 
-def _refused(error: urllib.error.HTTPError, what: str, release: Release, hint: str) -> DataError:
+def _refused(error: urllib.error.HTTPError, file: str, release: Release, hint: str) -> DataError:
     error.close()
     by_hand = f"download it from {release.page} in a browser and use {hint}"
     if error.code in (401, 403):
         fix = f"set {TOKEN_VARIABLE} to a valid token of your Dryad account, or {by_hand}"
         return DataError(
-            f"the repository demands a login (status {error.code})", where=what, fix=fix
+            f"the repository demands a login (status {error.code})", where=file, fix=fix
         )
     return DataError(
         f"the repository answered with status {error.code} ({error.reason})",
-        where=what,
+        where=file,
         fix=by_hand,
     )
 

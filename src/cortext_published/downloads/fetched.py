@@ -37,13 +37,13 @@ class Fetched:
         with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
             self._read(read_json(self._path))
 
-    def _read(self, found: dict[str, Any]) -> None:
-        self._manifests = [dict(manifest) for manifest in found["manifests"]]
-        names = [name for name in found["products"] if is_plain_name(name)]
+    def _read(self, values: dict[str, Any]) -> None:
+        self._manifests = [dict(manifest) for manifest in values["manifests"]]
+        names = [name for name in values["products"] if is_plain_name(name)]
         file = self._file
-        same = found["size"] == file.size and file.digest in (None, found["digest"])
+        same = values["size"] == file.size and file.digest in (None, values["digest"])
         there = all((self.out / name).exists() for name in names)
-        if same and there and found["complete"]:
+        if same and there and values["complete"]:
             self.products = names
 
     def owns(self, name: str) -> bool:
@@ -121,7 +121,7 @@ def manifest(path: Path, name: str) -> Manifest:
         return {name: [status.st_size, status.st_mtime_ns]}
     if not stat.S_ISDIR(status.st_mode):
         return {name: [-1, -1]}
-    found: Manifest = {name: None}
+    digests: Manifest = {name: None}
     for inner in path.iterdir():
-        found |= manifest(inner, f"{name}/{inner.name}")
-    return found
+        digests |= manifest(inner, f"{name}/{inner.name}")
+    return digests

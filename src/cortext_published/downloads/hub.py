@@ -83,8 +83,8 @@ def fetch_language_model(
             raise
         files = [RemoteFile(local, "", path.stat().st_size) for local, path in sources.items()]
 
-    def refused(error: urllib.error.HTTPError, what: str) -> DataError:
-        return _refused(error, what, hint)
+    def refused(error: urllib.error.HTTPError, named_file: str) -> DataError:
+        return _refused(error, named_file, hint)
 
     _claim(out, name)
     meter = Meter(files, progress)
@@ -147,14 +147,14 @@ def _remote_file(entry: dict[str, Any], local: str, base_url: str) -> RemoteFile
     return RemoteFile(local, url, entry["size"], entry["oid"], "git-sha-1")
 
 
-def _refused(error: urllib.error.HTTPError, what: str, hint: str) -> DataError:
+def _refused(error: urllib.error.HTTPError, file: str, hint: str) -> DataError:
     error.close()
     by_hand = f"download it from {HUB}/{REPOSITORY} in a browser and use {hint}"
     if error.code in (401, 403):  # also for a repository that is no longer there
         fix = f"set {TOKEN_VARIABLE} to a token of your account, or {by_hand}"
-        return DataError(f"the Hub demands a login (status {error.code})", where=what, fix=fix)
+        return DataError(f"the Hub demands a login (status {error.code})", where=file, fix=fix)
     return DataError(
-        f"the Hub answered with status {error.code} ({error.reason})", where=what, fix=by_hand
+        f"the Hub answered with status {error.code} ({error.reason})", where=file, fix=by_hand
     )
 
 
@@ -182,9 +182,11 @@ def _refuse_other(out: Path, model: str) -> None:
     except (OSError, ValueError, KeyError, TypeError):
         here = None
     if out.exists() and here != model and (not out.is_dir() or any(out.iterdir())):
-        found = f"holds {here}" if here else "holds something else"
+        problem = f"holds {here}" if here else "holds something else"
         raise DataError(
-            f"{found}; {model} needs a directory of its own", where=out, fix="give a new directory"
+            f"{problem}; {model} needs a directory of its own",
+            where=out,
+            fix="give a new directory",
         )
 
 

@@ -129,14 +129,14 @@ def export_release(run: str | Path, out: str | Path) -> Exchanged:
             fix="export a GRU run",
         )
     if model.network.config.diphones:
-        what = "is a model of diphones; the release's GRU has one output for each phoneme"
-        raise RunError(what, where=run, fix="export a run without model.diphones")
+        problem = "is a model of diphones; the release's GRU has one output for each phoneme"
+        raise RunError(problem, where=run, fix="export a run without model.diphones")
     if (days := model.network.config.input_network.day_layer) != "softsign":
-        what = f"has day_layer {days!r}; the release's GRU has an affine map and softsign"
-        raise RunError(what, where=run, fix="export a run with day_layer: softsign")
+        problem = f"has day_layer {days!r}; the release's GRU has an affine map and softsign"
+        raise RunError(problem, where=run, fix="export a run with day_layer: softsign")
     if model.network.config.input_network.read_in is not None:
-        what = "its model has a read-in layer; the release's has none"
-        raise RunError(what, where=run, fix="export it with --format onnx")
+        problem = "its model has a read-in layer; the release's has none"
+        raise RunError(problem, where=run, fix="export it with --format onnx")
     model.conventions.require(
         RELEASE_CONVENTIONS,
         mine="the run",
@@ -315,8 +315,8 @@ def _read_kept(run: Path) -> ReleaseExtras | None:
     try:
         return ReleaseExtras(**parse_json_object(metadata["release"]), moments=moments)
     except (KeyError, TypeError, ValueError):
-        what = "does not say what the release's checkpoint held"
-        raise RunError(what, where=_kept_file(run), fix="import the checkpoint again") from None
+        problem = "does not say what the release's checkpoint held"
+        raise RunError(problem, where=_kept_file(run), fix="import the checkpoint again") from None
 
 
 def _write_yaml(path: Path, mapping: dict[str, Any]) -> None:
@@ -351,8 +351,8 @@ def _torch_errors(out: Path) -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        what = f"cannot be written: {str(error).splitlines()[0]}"
-        raise RunError(what, where=out, fix="free some space or write elsewhere") from None
+        problem = f"cannot be written: {str(error).splitlines()[0]}"
+        raise RunError(problem, where=out, fix="free some space or write elsewhere") from None
 
 
 def _exchanged(

@@ -37,14 +37,14 @@ def shapes(
     """
     n_units = config.n_units
     n_inputs = n_features * max(config.patch_size, 1)
-    found: dict[str, tuple[int, ...]] = {"h0": (1, 1, n_units)}
-    found |= {f"day_weights.{day}": (n_features, n_features) for day in range(n_days)}
-    found |= {f"day_biases.{day}": (1, n_features) for day in range(n_days)}
+    expected: dict[str, tuple[int, ...]] = {"h0": (1, 1, n_units)}
+    expected |= {f"day_weights.{day}": (n_features, n_features) for day in range(n_days)}
+    expected |= {f"day_biases.{day}": (1, n_features) for day in range(n_days)}
     for layer in range(config.n_layers):
-        found[f"gru.weight_ih_l{layer}"] = (3 * n_units, n_units if layer else n_inputs)
-        found[f"gru.weight_hh_l{layer}"] = (3 * n_units, n_units)
-        found[f"gru.bias_ih_l{layer}"] = found[f"gru.bias_hh_l{layer}"] = (3 * n_units,)
-    return found | {"out.weight": (n_classes, n_units), "out.bias": (n_classes,)}
+        expected[f"gru.weight_ih_l{layer}"] = (3 * n_units, n_units if layer else n_inputs)
+        expected[f"gru.weight_hh_l{layer}"] = (3 * n_units, n_units)
+        expected[f"gru.bias_ih_l{layer}"] = expected[f"gru.bias_hh_l{layer}"] = (3 * n_units,)
+    return expected | {"out.weight": (n_classes, n_units), "out.bias": (n_classes,)}
 
 
 def group_of(name: str) -> str:
@@ -78,14 +78,14 @@ def stack_days(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 def split_days(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Return our parameters as the release's, copied; the inverse of `stack_days`."""
-    found = {
+    split = {
         f"day_weights.{day}": weight_CC.clone()
         for day, weight_CC in enumerate(tensors["day_weight"])
     }
-    found |= {
+    split |= {
         f"day_biases.{day}": bias_C.clone()[None] for day, bias_C in enumerate(tensors["day_bias"])
     }
-    return found | {
+    return split | {
         name: tensor.clone() for name, tensor in tensors.items() if not name.startswith("day_")
     }
 
@@ -135,7 +135,7 @@ def moments_to_theirs(state: dict[str, torch.Tensor]) -> dict[str, dict[str, tor
     Days that never moved are left out.
     """
     names = [name.removeprefix("steps.") for name in state if name.startswith("steps.")]
-    found = {
+    moments = {
         name: (
             {"step": state[f"steps.{name}"]}
             | {k: state[f"{ours}.{name}"].clone() for k, ours in MOMENTS.items()}
@@ -143,17 +143,17 @@ def moments_to_theirs(state: dict[str, torch.Tensor]) -> dict[str, dict[str, tor
         for name in names
     }
     if not len(steps := state["day_steps"]):
-        return found
+        return moments
     split = {
         theirs: split_days({name: state[f"{ours}.{name}"] for name in ("day_weight", "day_bias")})
         for theirs, ours in MOMENTS.items()
     }
     for name in split["exp_avg"]:
         if n_steps := int(steps[int(name.rpartition(".")[2])]):
-            found[name] = {"step": torch.tensor(float(n_steps))} | {
+            moments[name] = {"step": torch.tensor(float(n_steps))} | {
                 k: tensors[name] for k, tensors in split.items()
             }
-    return found
+    return moments
 
 
 def fresh_optimizer(

@@ -65,9 +65,9 @@ def configuration(arguments: Any, path: Path) -> tuple[TrainConfig, int]:
         or config.model.n_input_features is None
         or not config.dataset.sessions
     ):
-        what = "model.n_input_features and dataset.sessions of a GRU are needed"
+        problem = "model.n_input_features and dataset.sessions of a GRU are needed"
         raise ConfigError(
-            what, where=path, fix="give the args.yaml that lies beside the checkpoint"
+            problem, where=path, fix="give the args.yaml that lies beside the checkpoint"
         )
     used = config.model.n_input_features
     subset = config.dataset.feature_subset
@@ -79,12 +79,12 @@ def configuration(arguments: Any, path: Path) -> tuple[TrainConfig, int]:
         or len(subset) != used
         or not all(0 <= f < n_features for f in subset)
     ):
-        what = (
+        problem = (
             f"dataset.feature_subset has {len(subset)} of {n_features} features,"
             f" model.n_input_features is {used}"
         )
         raise ConfigError(
-            f"{what}; as many are needed, from 0 to dataset.neural_dim - 1", where=path
+            f"{problem}; as many are needed, from 0 to dataset.neural_dim - 1", where=path
         )
     return config, n_features
 
@@ -153,14 +153,17 @@ def _plain_name(key: str) -> str:
     return key
 
 
-def _check_tensors(found: Mapping[str, Any], expected: Mapping[str, tuple[int, ...]]) -> None:
-    for name in sorted(expected.keys() | found.keys()):
-        if name not in found or name not in expected:
-            what = f"has no {name}, which" if name not in found else f"has {name}, which none of"
-            raise RunError(
-                f"{what} the model of {ARGUMENTS} has", fix="give the args.yaml that lies beside it"
+def _check_tensors(tensors: Mapping[str, Any], expected: Mapping[str, tuple[int, ...]]) -> None:
+    for name in sorted(expected.keys() | tensors.keys()):
+        if name not in tensors or name not in expected:
+            problem = (
+                f"has no {name}, which" if name not in tensors else f"has {name}, which none of"
             )
-        _check_tensor(name, found[name], expected[name])
+            raise RunError(
+                f"{problem} the model of {ARGUMENTS} has",
+                fix="give the args.yaml that lies beside it",
+            )
+        _check_tensor(name, tensors[name], expected[name])
 
 
 def _check_tensor(name: str, tensor: Any, shape: tuple[int, ...]) -> None:
@@ -170,8 +173,10 @@ def _check_tensor(name: str, tensor: Any, shape: tuple[int, ...]) -> None:
         or tuple(tensor.shape) != shape
     ):
         is_tensor = isinstance(tensor, torch.Tensor)
-        what = f"{tensor.dtype} {list(tensor.shape)}" if is_tensor else f"a {type(tensor).__name__}"
-        raise RunError(f"{name} is {what}; torch.float32 {list(shape)} is needed", fix=FIX)
+        problem = (
+            f"{tensor.dtype} {list(tensor.shape)}" if is_tensor else f"a {type(tensor).__name__}"
+        )
+        raise RunError(f"{name} is {problem}; torch.float32 {list(shape)} is needed", fix=FIX)
     if not bool(tensor.isfinite().all()):
         raise RunError(
             f"{name} has values that are not finite",

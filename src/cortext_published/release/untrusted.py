@@ -192,8 +192,8 @@ def _entries(path: Path) -> Mapping[str, zipfile.ZipInfo]:
     except OSError as error:
         raise RunError(f"cannot be read: {error.strerror}", where=path, fix=FIX) from None
     except (zipfile.BadZipFile, ValueError, NotImplementedError):
-        what = "is empty" if not length else "is not a file of torch.save, or not all of it"
-        raise RunError(what, where=path, fix="copy the file again") from None
+        problem = "is empty" if not length else "is not a file of torch.save, or not all of it"
+        raise RunError(problem, where=path, fix="copy the file again") from None
     names = [entry.filename for entry in entries]
     if not any(name.endswith("/data.pkl") for name in names):
         raise RunError("is a zip archive, but not one of torch.save", where=path, fix=FIX)
@@ -231,5 +231,7 @@ def _check_content(content: Any, path: Path) -> None:
         left += [(each, level + 1) for each in inner]
         # Containers may hold each other many times, and tensors may share their numbers.
         if n_objects + len(left) > _MOST_OBJECTS or n_bytes > most_bytes or level > MOST_LEVELS:
-            what = f"claims to hold far more than its length, or has more than {MOST_LEVELS} levels"
-            raise RunError(what, where=path, fix=FIX)
+            problem = (
+                f"claims to hold far more than its length, or has more than {MOST_LEVELS} levels"
+            )
+            raise RunError(problem, where=path, fix=FIX)

@@ -32,7 +32,7 @@ from cortext.training.batches import Batches, TrainBatch
 from cortext.training.config import read_run_config
 from cortext.training.validate import Validator
 from cortext_published.release.exchange import import_checkpoint
-from cortext_published.verification.checks import Check, Outcome, judged, not_checked
+from cortext_published.verification.checks import Check, StageOutcome, judged, not_checked
 from cortext_published.verification.published import Published
 from cortext_published.verification.recordings import first_problem, same_sessions, some, with_split
 
@@ -62,43 +62,43 @@ read with another day's layer has more.
 """
 
 
-def check_checkpoint(folder: Path, run: Path, published: Published) -> Outcome:
+def check_checkpoint(folder: Path, run: Path, published: Published) -> StageOutcome:
     """Import the checkpoint as a run, and compare its network with the published one."""
     shutil.rmtree(run, ignore_errors=True)
     imported = import_checkpoint(folder, run)
     model = load_model(run)
     config = asdict(model.network.config)
-    found = {key: config.get(key) for key in published.model}
-    right = found == dict(published.model) and model.n_features == published.n_features
-    said = f"{_settings(found)}, {model.n_features} features"
+    settings = {key: config.get(key) for key in published.model}
+    right = settings == dict(published.model) and model.n_features == published.n_features
+    finding = f"{_settings(settings)}, {model.n_features} features"
     if not right:
-        said += f"; published: {_settings(published.model)}, {published.n_features} features"
+        finding += f"; published: {_settings(published.model)}, {published.n_features} features"
     checks = [
         judged("Import", True, f"{imported.n_parameters:,} parameters, batch {imported.step:,}"),
-        judged("Network", right, said),
+        judged("Network", right, finding),
         same_sessions("Day layers", model.sessions, published.sessions),
     ]
     facts = {"val_per": imported.val_per, "val_loss": imported.val_loss}
-    return Outcome(checks, {"checkpoint": facts})
+    return StageOutcome(checks, {"checkpoint": facts})
 
 
 def _settings(settings: Mapping[str, Any]) -> str:
     return ", ".join(f"{key} {value}" for key, value in settings.items())
 
 
-def check_packing(root: Path, out: Path, progress: Progress | None) -> Outcome:
+def check_packing(root: Path, out: Path, progress: Progress | None) -> StageOutcome:
     """Pack the validation trials, which the model then reads."""
     dataset = open_session_files(root)
     val = replace(dataset, sessions=with_split(dataset.sessions, "val"))
     packed = pack(val, out, skip_bad=True, progress=progress)
     n_bad = len(packed.bad_trials)
-    said = f"{len(packed.split('val')):,} trials" + (f", {n_bad} left out" if n_bad else "")
-    return Outcome([judged("Validation trials", not n_bad, said)])
+    finding = f"{len(packed.split('val')):,} trials" + (f", {n_bad} left out" if n_bad else "")
+    return StageOutcome([judged("Validation trials", not n_bad, finding)])
 
 
 def check_logits(
     run: Path, packed: Path, out: Path, device: str, progress: Progress | None
-) -> Outcome:
+) -> StageOutcome:
     """Run the model over the validation split as `cortext evaluate` does, and check its logits.
 
     Args:
@@ -108,16 +108,16 @@ def check_logits(
         device: Where the model runs.
         progress: Called with trials done and in all.
     """
-    found = recognise(run, packed, "val", device=device, skip_bad=True, progress=progress)
-    write_logits(out, found.trials)
-    by_session: dict[str, _Frames] = {}
-    for trial in found.trials:
-        frames = by_session.setdefault(trial.session, _Frames())
-        frames.add(trial.logits_PV, found.model.inventory)
-    every = _Frames()
+    recognised = recognise(run, packed, "val", device=device, skip_bad=True, progress=progress)
+    write_logits(out, recognised.trials)
+    by_session: dict[str, _FrameSums] = {}
+    for trial in recognised.trials:
+        frames = by_session.setdefault(trial.session, _FrameSums())
+        frames.add(trial.logits_PV, recognised.model.inventory)
+    every = _FrameSums()
     for frames in by_session.values():
         every.join(frames)
-    by_rate = group_rates(found.trials, [trial.session for trial in found.trials])
+    by_rate = group_rates(recognised.trials, [trial.session for trial in recognised.trials])
     sessions: dict[str, dict[str, Any]] = {
         name: {
             "n_trials": own.n_trials,
@@ -128,26 +128,26 @@ def check_logits(
         }
         for name, own in by_rate.items()
     }
-    everything = rates(found.trials)
-    seconds = round(found.seconds["model"] / len(found.trials), 4)
+    everything = rates(recognised.trials)
+    seconds = round(recognised.seconds["model"] / len(recognised.trials), 4)
     facts = every.facts() | {"n_frames": every.n, "seconds_per_trial": seconds}
     rate = {"per": everything.per, "per_ci95": everything.per_ci95}
     checks = [
-        _complete(len(found.trials), list(found.skipped.values())),
+        _complete(len(recognised.trials), list(recognised.skipped.values())),
         *_sane(every, by_session),
         _sessions(everything.per, sessions),
     ]
-    return Outcome(checks, {"logits": facts, "evaluation": rate, "sessions": sessions})
+    return StageOutcome(checks, {"logits": facts, "evaluation": rate, "sessions": sessions})
 
 
 def _complete(n_trials: int, skipped: Sequence[Problem]) -> Check:
-    said = f"{n_trials:,} trials"
-    said += f", {len(skipped)} left out; {first_problem(skipped)}" if skipped else ""
-    return judged("Decoded trials", not skipped, said)
+    finding = f"{n_trials:,} trials"
+    finding += f", {len(skipped)} left out; {first_problem(skipped)}" if skipped else ""
+    return judged("Decoded trials", not skipped, finding)
 
 
 @dataclass
-class _Frames:
+class _FrameSums:
     """Sums over the frames of some trials."""
 
     n: int = 0
@@ -167,7 +167,7 @@ class _Frames:
         error_P = np.abs(probs_PV.sum(axis=1, dtype=np.float64) - 1)
         self.worst_sum = max(self.worst_sum, float(error_P.max(initial=0.0)))
 
-    def join(self, other: _Frames) -> None:
+    def join(self, other: _FrameSums) -> None:
         """Add the frames of other trials."""
         self.n += other.n
         self.n_blank += other.n_blank
@@ -189,11 +189,11 @@ class _Frames:
         return BLANK_SHARES[0] <= blank <= BLANK_SHARES[1] and top >= LOWEST_TOP
 
 
-def _sane(every: _Frames, by_session: dict[str, _Frames]) -> list[Check]:
+def _sane(every: _FrameSums, by_session: dict[str, _FrameSums]) -> list[Check]:
     odd = [name for name, frames in by_session.items() if not frames.trained]
     blank, top = every.facts().values()
-    said = f"{100 * blank:.1f} % blank frames, mean top probability {top:.3f}"
-    said += (
+    finding = f"{100 * blank:.1f} % blank frames, mean top probability {top:.3f}"
+    finding += (
         f"; unlike a trained model: {', '.join(odd[:3])}" if odd else "; plausible in every session"
     )
     return [
@@ -207,7 +207,7 @@ def _sane(every: _Frames, by_session: dict[str, _Frames]) -> list[Check]:
             every.worst_sum < 1e-4,
             f"probabilities of a frame sum to 1 within {every.worst_sum:.1e}",
         ),
-        judged("Frames", every.trained and not odd, said),
+        judged("Frames", every.trained and not odd, finding),
     ]
 
 
@@ -216,8 +216,8 @@ def _sessions(per: float | None, sessions: dict[str, dict[str, Any]]) -> Check:
         return not_checked("PER by session", "no trial has phonemes")
     rates = {name: values["per"] for name, values in sessions.items() if values["per"] is not None}
     worst = max(rates, key=lambda name: rates[name])
-    said = f"the worst is {worst} with {100 * rates[worst]:.1f} %, all have {100 * per:.1f} %"
-    return judged("PER by session", rates[worst] <= WORST_SESSION * per, said)
+    finding = f"the worst is {worst} with {100 * rates[worst]:.1f} %, all have {100 * per:.1f} %"
+    return judged("PER by session", rates[worst] <= WORST_SESSION * per, finding)
 
 
 def write_logits(path: Path, trials: Iterable[TrialResult]) -> None:
@@ -241,7 +241,7 @@ def check_validation(
     published: Published,
     device: str,
     progress: Progress | None,
-) -> Outcome:
+) -> StageOutcome:
     """Measure PER by the rule of the release's trainer, and compare.
 
     Args:
@@ -267,25 +267,27 @@ def check_validation(
         because = f"{other_trials}; {100 * per:.2f} % here, val_PER is {100 * own:.2f} %"
         checks.append(not_checked("PER of the checkpoint", because))
     else:
-        said = f"{100 * per:.2f} % here, val_PER is {100 * own:.2f} %"
-        said += f"; {100 * SAME_RULE:.1f} points may differ by precision"
+        finding = f"{100 * per:.2f} % here, val_PER is {100 * own:.2f} %"
+        finding += f"; {100 * SAME_RULE:.1f} points may differ by precision"
         right = abs(per - own) <= max(SAME_RULE, few)
-        checks.append(judged("PER of the checkpoint", right, said))
+        checks.append(judged("PER of the checkpoint", right, finding))
     config = asdict(model.network.config)
     if other_trials:
         checks.append(not_checked("Published PER", f"{other_trials}; {100 * per:.1f} % here"))
     elif all(config.get(key) == value for key, value in published.model.items()):
-        said = f"{100 * per:.1f} % here, {100 * published.per:.1f} % published"
+        finding = f"{100 * per:.1f} % here, {100 * published.per:.1f} % published"
         right = abs(per - published.per) <= max(AS_PUBLISHED, few)
-        checks.append(judged("Published PER", right, said))
+        checks.append(judged("Published PER", right, finding))
     else:
         because = f"this is not the published network; its PER is {100 * per:.1f} %"
         checks.append(not_checked("Published PER", because))
     evaluated = measured["evaluation"]["per"]
-    said = f"{100 * evaluated:.2f} % as `cortext evaluate` measures it, without the ends of trials"
+    finding = (
+        f"{100 * evaluated:.2f} % as `cortext evaluate` measures it, without the ends of trials"
+    )
     right = abs(evaluated - per) <= max(OTHER_RULE, 2 * few)
-    checks.append(judged("PER of evaluation", right, said))
-    return Outcome(checks, {"validation": {"per": per, "n_phonemes": n_phonemes}})
+    checks.append(judged("PER of evaluation", right, finding))
+    return StageOutcome(checks, {"validation": {"per": per, "n_phonemes": n_phonemes}})
 
 
 def _without_layer(split: PackedSplit, known: Sequence[str]) -> list[Check]:
@@ -319,11 +321,11 @@ def trainers_per(
     def forward(batch: TrainBatch) -> Output:
         nonlocal done
         with full_float32():
-            found = model.network(batch.x_BTC, batch.day_B, n_patches_B=batch.n_patches_B)
+            output = model.network(batch.x_BTC, batch.day_B, n_patches_B=batch.n_patches_B)
         done += len(batch)
         if progress:
             progress(done, len(split))
-        return read_output(found)
+        return read_output(output)
 
     metrics, _ = Validator(batches, model.inventory, config).measure(forward)
     return metrics["val_per"], int(split.n_labels_N.sum())

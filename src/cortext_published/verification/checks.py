@@ -30,9 +30,9 @@ class Check:
         return f"{self.name}: {self.status}{link}{self.found}"
 
 
-def judged(name: str, right: bool, found: str) -> Check:
+def judged(name: str, right: bool, finding: str) -> Check:
     """Return a check that passes if `right`."""
-    return Check(name, "PASS" if right else "FAIL", found)
+    return Check(name, "PASS" if right else "FAIL", finding)
 
 
 def not_checked(name: str, because: str) -> Check:
@@ -41,7 +41,7 @@ def not_checked(name: str, because: str) -> Check:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class StageOutcome:
     """Result of one stage.
 
     Attributes:
@@ -57,7 +57,7 @@ class Outcome:
         return asdict(self)
 
     @classmethod
-    def of(cls, mapping: Mapping[str, Any]) -> Outcome:
+    def of(cls, mapping: Mapping[str, Any]) -> StageOutcome:
         """Return the outcome that `to_json` wrote."""
         return cls([Check(**check) for check in mapping["checks"]], dict(mapping["facts"]))
 

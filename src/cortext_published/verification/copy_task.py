@@ -12,7 +12,7 @@ from cortext.evaluation.redecode import decode_evaluation
 from cortext.evaluation.scores import Metrics
 from cortext.processes import Progress
 from cortext_published.copy_task import import_copy_task, session_of
-from cortext_published.verification.checks import Check, Outcome, judged, not_checked
+from cortext_published.verification.checks import Check, StageOutcome, judged, not_checked
 from cortext_published.verification.published import Published
 from cortext_published.verification.words import Searching
 
@@ -22,7 +22,7 @@ ROUNDING = 0.005
 
 def check_analyses(
     file: Path, evaluation: Path, published: Published, progress: Progress | None
-) -> Outcome:
+) -> StageOutcome:
     """Import the published copy task and compare its error rates with the paper's.
 
     Args:
@@ -49,7 +49,7 @@ def check_analyses(
         name: {"n_trials": rates.n_trials, "per": rates.per, "published_wer": rates.wer}
         for name, rates in metrics.per_corpus.items()
     }
-    return Outcome(checks, {"analyses": {"order": order, "rates": rows}})
+    return StageOutcome(checks, {"analyses": {"order": order, "rates": rows}})
 
 
 def _rates_of_days(metrics: Metrics, published: Published) -> list[Check]:
@@ -60,14 +60,14 @@ def _rates_of_days(metrics: Metrics, published: Published) -> list[Check]:
         if rates is None or rates.wer is None:
             checks.append(not_checked(name, "the file has no such trials"))
         else:
-            said = f"WER {100 * rates.wer:.1f} % here, {100 * wer:.1f} % in the paper"
-            checks.append(judged(name, abs(rates.wer - wer) <= ROUNDING, said))
+            finding = f"WER {100 * rates.wer:.1f} % here, {100 * wer:.1f} % in the paper"
+            checks.append(judged(name, abs(rates.wer - wer) <= ROUNDING, finding))
     return checks
 
 
 def check_analyses_words(
     evaluation: Path, search: Searching, out: Path, progress: Progress | None
-) -> Outcome:
+) -> StageOutcome:
     """Decode the published logits, and put the rates beside those of the published sentences.
 
     Args:
@@ -78,16 +78,16 @@ def check_analyses_words(
     """
     decoder = Decoder.from_dir(search.lm, search.options)
     threads = search.threads or available_cores()
-    found = decode_evaluation(evaluation, decoder, out, threads=threads, progress=progress)
+    redecoded = decode_evaluation(evaluation, decoder, out, threads=threads, progress=progress)
     rows: dict[str, dict[str, Any]] = {
         row.name: {"n_trials": row.n_trials, "published_wer": row.before.rate, "wer": row.now.rate}
-        for row in found.rows
+        for row in redecoded.rows
     }
-    said = "; ".join(
+    rates = "; ".join(
         f"{name}: {100 * (row['wer'] or 0):.1f} % here, {100 * (row['published_wer'] or 0):.1f} %"
         " published"
         for name, row in rows.items()
     )
-    because = f"the two searches have different language models; {said}"
+    because = f"the two searches have different language models; {rates}"
     facts = {"rates": rows, "options": asdict(decoder.options)}
-    return Outcome([not_checked("WER of the published logits", because)], {"search": facts})
+    return StageOutcome([not_checked("WER of the published logits", because)], {"search": facts})

@@ -59,13 +59,13 @@ class Published:
     @property
     def sessions(self) -> dict[str, dict[str, int]]:
         """Sentences in the table of blocks by session: `train` and `held out` (val and test)."""
-        found: dict[str, dict[str, int]] = {}
+        by_session: dict[str, dict[str, int]] = {}
         for block in self.blocks:
             name = f"{self.prefix}{block.date.replace('-', '.')}"
             kind = "train" if block.split.lower() == "train" else "held out"
-            counts = found.setdefault(name, {"train": 0, "held out": 0})
+            counts = by_session.setdefault(name, {"train": 0, "held out": 0})
             counts[kind] += block.n_sentences
-        return found
+        return by_session
 
     @property
     def days(self) -> dict[str, int]:

@@ -17,7 +17,7 @@ from cortext.errors import DataError
 from cortext.processes import Progress
 from cortext_published.release.exchange import WEIGHTS
 from cortext_published.release.reading import ARGUMENTS
-from cortext_published.verification.checks import Check, Outcome, judged, not_checked
+from cortext_published.verification.checks import Check, StageOutcome, judged, not_checked
 from cortext_published.verification.published import Published, has_listed_size
 
 _DEEPEST = 4
@@ -91,43 +91,43 @@ def _folders(directory: Path, out: Path) -> Iterator[tuple[Path, list[str]]]:
         ]
 
 
-def check_files(parts: Parts, published: Published) -> Outcome:
+def check_files(parts: Parts, published: Published) -> StageOutcome:
     """Compare names of sessions and sizes of files with the published ones."""
     checks = [_size(name, parts.files.get(name), size) for name, size in published.files.items()]
     if parts.recordings is None:
-        return Outcome([*checks, not_checked("Sessions", "no session files were found")])
-    found = {
+        return StageOutcome([*checks, not_checked("Sessions", "no session files were found")])
+    splits_of = {
         session.name: {split for split, path in session.files.items() if path.exists()}
         for session in open_session_files(parts.recordings).sessions
     }
     expected = published.sessions
-    checks.append(same_sessions("Sessions", found, expected))
+    checks.append(same_sessions("Sessions", splits_of, expected))
     absent = [
         f"{name}/data_{split}.hdf5"
         for name, counts in expected.items()
         for split, kind in (("train", "train"), ("val", "held out"), ("test", "held out"))
-        if name in found and counts[kind] and split not in found[name]
+        if name in splits_of and counts[kind] and split not in splits_of[name]
     ]
-    n_files = sum(map(len, found.values()))
-    said = f"{n_files} found; missing: {some(absent)}" if absent else f"{n_files} found"
-    checks.append(judged("Session files", not absent, said))
-    return Outcome(checks)
+    n_files = sum(map(len, splits_of.values()))
+    finding = f"{n_files} found; missing: {some(absent)}" if absent else f"{n_files} found"
+    checks.append(judged("Session files", not absent, finding))
+    return StageOutcome(checks)
 
 
-def same_sessions(name: str, found: Collection[str], expected: Collection[str]) -> Check:
+def same_sessions(name: str, names: Collection[str], expected: Collection[str]) -> Check:
     """Compare names of sessions with the published ones.
 
     Args:
         name: Name of the check.
-        found: Sessions of the copy.
+        names: Sessions of the copy.
         expected: Published sessions.
     """
-    missing = [session for session in expected if session not in found]
-    extra = [session for session in found if session not in expected]
-    said = f"{len(found)} found, {len(expected)} published"
-    said += f"; missing: {some(missing)}" if missing else ""
-    said += f"; not published: {some(extra)}" if extra else ""
-    return judged(name, not missing and not extra, said)
+    missing = [session for session in expected if session not in names]
+    extra = [session for session in names if session not in expected]
+    finding = f"{len(names)} found, {len(expected)} published"
+    finding += f"; missing: {some(missing)}" if missing else ""
+    finding += f"; not published: {some(extra)}" if extra else ""
+    return judged(name, not missing and not extra, finding)
 
 
 def _size(name: str, path: Path | None, listed: str) -> Check:
@@ -146,7 +146,7 @@ def some(names: Iterable[str]) -> str:
     return ", ".join(names[:3]) + rest
 
 
-def check_recordings(root: Path, published: Published, progress: Progress | None) -> Outcome:
+def check_recordings(root: Path, published: Published, progress: Progress | None) -> StageOutcome:
     """Read every trial of the session files and compare counts with the published ones."""
     report = inspect(root, progress, check_sentences=False)  # they are as published
     totals = {row.split: row for row in report.totals}
@@ -172,7 +172,7 @@ def check_recordings(root: Path, published: Published, progress: Progress | None
         values = sessions.setdefault(row.session, {"day": published.days.get(row.session)})
         values[f"n_{row.split}"] = _n_read(row)
     minutes = round(sum(row.minutes for row in report.totals), 1)
-    return Outcome(checks, {"minutes": minutes, "sessions": sessions})
+    return StageOutcome(checks, {"minutes": minutes, "sessions": sessions})
 
 
 def _n_read(row: SplitReport | None) -> int:
@@ -189,35 +189,35 @@ def _readable(report: DatasetReport) -> Check:
     if not report.problems:
         return judged("Recordings", True, f"{n_trials:,} trials were read without a problem")
     n = len(report.problems)
-    said = f"{n:,} problem{'' if n == 1 else 's'}; {first_problem(report.problems)}"
-    return judged("Recordings", False, said)
+    finding = f"{n:,} problem{'' if n == 1 else 's'}; {first_problem(report.problems)}"
+    return judged("Recordings", False, finding)
 
 
 def first_problem(problems: Sequence[Problem]) -> str:
     """Return the first problem without its advice, which is for someone who writes recordings."""
-    found, semicolon, advice = str(problems[0]).rpartition("; ")
-    return f"the first: {found if semicolon else advice}"
+    finding, semicolon, advice = str(problems[0]).rpartition("; ")
+    return f"the first: {finding if semicolon else advice}"
 
 
 def _per_session(rows: list[SplitReport], published: Published) -> Check:
     """Compare with the table of blocks, which also counts the trials that the release left out."""
-    found: dict[str, dict[str, int]] = {}
+    by_session: dict[str, dict[str, int]] = {}
     for row in rows:
         kind = "train" if row.split == "train" else "held out"
-        counts = found.setdefault(row.session, {"train": 0, "held out": 0})
+        counts = by_session.setdefault(row.session, {"train": 0, "held out": 0})
         counts[kind] += _n_read(row)
     more = [
         f"{name} {kind} has {count}, {published.sessions[name][kind]} in the table"
-        for name, counts in found.items()
+        for name, counts in by_session.items()
         for kind, count in counts.items()
         if name in published.sessions and count > published.sessions[name][kind]
     ]
-    said = (
+    finding = (
         some(more)
         if more
-        else f"none of {len(found)} sessions has more trials than the table of blocks"
+        else f"none of {len(by_session)} sessions has more trials than the table of blocks"
     )
-    return judged("Trials by session", not more, said)
+    return judged("Trials by session", not more, finding)
 
 
 def check_labels(totals: Mapping[str, SplitReport]) -> Check:
@@ -227,8 +227,8 @@ def check_labels(totals: Mapping[str, SplitReport]) -> Check:
         for split, row in totals.items()
         if row.n_sentences != (0 if split == "test" else row.n_trials)
     ]
-    said = "; ".join(wrong) or "sentences in train and val, none in test"
-    return judged("Labels", not wrong, said)
+    finding = "; ".join(wrong) or "sentences in train and val, none in test"
+    return judged("Labels", not wrong, finding)
 
 
 def session_files(root: Path, split: str = "*") -> list[Path]:

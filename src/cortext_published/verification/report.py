@@ -73,7 +73,7 @@ def _by_day(sessions: dict[str, dict[str, Any]]) -> Markup | None:
     x_N = [float(number if day is None else day) for number, day in enumerate(days)]
     ticks = None if known else dict(zip(x_N, decoded, strict=True))
     label = "days after implantation" if known else "session"
-    series = figures.Series("validation", x_N, [_rates(row) for row in decoded.values()])
+    series = figures.DailyRates("validation", x_N, [_rates(row) for row in decoded.values()])
     drawn = figures.rates_by_day([series], label, ticks)
     return Markup(figures.to_svg(drawn, "verify", "Error rates of each recording day"))
 

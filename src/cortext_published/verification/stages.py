@@ -17,7 +17,7 @@ from cortext.errors import CortextError, DataError
 from cortext.files import atomic_write, check_writable, disk_errors, exclusive, read_json
 from cortext.memory import memory, restart_peak
 from cortext.processes import Progress
-from cortext_published.verification.checks import Check, Outcome, StageResult, judged
+from cortext_published.verification.checks import Check, StageOutcome, StageResult, judged
 
 STAGES = "stages"
 """Folder of the kept outcomes."""
@@ -52,7 +52,7 @@ class Stages:
         self,
         name: str,
         made_from: Mapping[str, Any],
-        work: Callable[[Progress | None], Outcome],
+        work: Callable[[Progress | None], StageOutcome],
         products: Sequence[Path] = (),
     ) -> bool:
         """Run a stage, or take what an earlier call kept of it.
@@ -89,8 +89,8 @@ class Stages:
         except Exception as fault:  # the page must be made: it is what a bug report begins with
             error = judged(name, False, _own_fault(fault))
         if error is not None:
-            outcome = Outcome([error])
-        outcome = Outcome.of(self.clean(outcome.to_json()))
+            outcome = StageOutcome([error])
+        outcome = StageOutcome.of(self.clean(outcome.to_json()))
         seconds = round(time.perf_counter() - start_s, 3)
         peak_mb = memory().get("peak_rss_mb")
         if error is None:
@@ -167,7 +167,7 @@ def _read(
         kept = read_json(path)
         if kept["made_from"] != key:
             return None
-        outcome = Outcome.of(kept["outcome"])
+        outcome = StageOutcome.of(kept["outcome"])
         return StageResult(
             name, outcome.checks, kept["seconds"], kept["peak_mb"], True
         ), outcome.facts
@@ -198,11 +198,11 @@ def fingerprint(files: Sequence[Path], root: Path) -> dict[str, list[int]]:
 
     A link to nothing has neither; whoever reads it says so.
     """
-    found: dict[str, list[int]] = {}
+    state_of: dict[str, list[int]] = {}
     for path in sorted(files):
         name = os.path.relpath(path, root)
-        found[name] = []
+        state_of[name] = []
         with suppress(OSError):
             status = path.stat()
-            found[name] = [status.st_size, status.st_mtime_ns]
-    return found
+            state_of[name] = [status.st_size, status.st_mtime_ns]
+    return state_of

@@ -35,7 +35,13 @@ from cortext_data.readers.t12 import (
     parse_columns,
     session_files,
 )
-from cortext_published.verification.checks import Check, Outcome, Verification, judged, not_checked
+from cortext_published.verification.checks import (
+    Check,
+    StageOutcome,
+    Verification,
+    judged,
+    not_checked,
+)
 from cortext_published.verification.machine import machine, private_texts
 from cortext_published.verification.published import PublishedT12, t12_facts
 from cortext_published.verification.recordings import (
@@ -121,10 +127,10 @@ def verify_t12(
     return result
 
 
-def check_files(root: Path, published: PublishedT12) -> Outcome:
+def check_files(root: Path, published: PublishedT12) -> StageOutcome:
     """Compare the days of each folder with the published ones."""
     files = session_files(root)
-    return Outcome(
+    return StageOutcome(
         [
             same_sessions(
                 f"Sessions of {folder}",
@@ -150,7 +156,9 @@ class _Recorded:
     problems: list[Problem] = field(default_factory=list)
 
 
-def check_recordings(root: Path, published: PublishedT12, progress: Progress | None) -> Outcome:
+def check_recordings(
+    root: Path, published: PublishedT12, progress: Progress | None
+) -> StageOutcome:
     """Read every array of every file, and compare numbers with the published ones."""
     files = session_files(root)
     read = []
@@ -181,59 +189,59 @@ def check_recordings(root: Path, published: PublishedT12, progress: Progress | N
         values = sessions.setdefault(one.file.session, {})
         values[f"n_{FOLDERS[one.file.folder]}"] = len(one.blocks)
     minutes = round(sum(one.n_bins for one in read) * 0.02 / 60, 1)
-    return Outcome(checks, {"minutes": minutes, "sessions": sessions})
+    return StageOutcome(checks, {"minutes": minutes, "sessions": sessions})
 
 
 def _read(file: SessionFile) -> _Recorded:
     """Read a file, one variable in memory at a time."""
-    found = _Recorded(file)
+    recorded = _Recorded(file)
 
     def note(fault: FaultError) -> None:
-        found.problems.append(Problem(str(file.path), None, fault.field, fault.message))
+        recorded.problems.append(Problem(str(file.path), None, fault.field, fault.message))
 
     try:
         with open_mat(file.path, [BLOCKS]) as mat:
-            found.blocks = block_numbers(mat)
+            recorded.blocks = block_numbers(mat)
         if file.folder != HOLDOUT:
             with open_mat(file.path, [SENTENCES]) as mat:
-                found.n_sentences = sum(bool(text.strip()) for text in mat.texts(SENTENCES))
+                recorded.n_sentences = sum(bool(text.strip()) for text in mat.texts(SENTENCES))
     except FaultError as fault:
         note(fault)
-        return found
+        return recorded
     lengths: list[int] | None = None
     for name in _ARRAYS:
         try:
-            lengths = _read_array(found, name, lengths)
+            lengths = _read_array(recorded, name, lengths)
         except FaultError as fault:
             note(fault)
-    found.n_bins = sum(lengths or ())
-    return found
+    recorded.n_bins = sum(lengths or ())
+    return recorded
 
 
-def _read_array(found: _Recorded, name: str, lengths: Sequence[int] | None) -> list[int]:
+def _read_array(recorded: _Recorded, name: str, lengths: Sequence[int] | None) -> list[int]:
     """Read an array of all trials, and return their lengths in bins.
 
     Raises FaultError where they are not as many or not as long as those of the arrays before.
     """
-    with open_mat(found.file.path, [name]) as mat:
+    with open_mat(recorded.file.path, [name]) as mat:
         cells = mat.cells(name)
         own = [cell.shape[0] if len(cell.shape) == 2 else -1 for cell in cells]
-        if len(own) != len(found.blocks):
-            what = f"{len(own)} trials found, {len(found.blocks)} expected as in {BLOCKS}"
-            raise FaultError(name, what, AGAIN)
+        if len(own) != len(recorded.blocks):
+            finding = f"{len(own)} trials found, {len(recorded.blocks)} expected as in {BLOCKS}"
+            raise FaultError(name, finding, AGAIN)
         for number, (n_bins, expected) in enumerate(zip(own, lengths or own, strict=True)):
             if n_bins != expected:
-                what = (
+                finding = (
                     f"{n_bins} bins found in trial {number}, {expected} as in {_ARRAYS[0]} expected"
                 )
-                raise FaultError(name, what, AGAIN)
+                raise FaultError(name, finding, AGAIN)
         for number, cell in enumerate(cells):
             x_TC = cell.read()
-            found.columns.add(x_TC.shape[-1])
+            recorded.columns.add(x_TC.shape[-1])
             if not np.isfinite(x_TC).all():
                 raise FaultError(name, f"NaN or Inf found in trial {number}", AGAIN)
             if name != POWER:
-                found.crossings[name] += int(x_TC.sum(dtype=np.float64))
+                recorded.crossings[name] += int(x_TC.sum(dtype=np.float64))
     return own
 
 
@@ -243,8 +251,8 @@ def _readable(read: Sequence[_Recorded]) -> Check:
     if not problems:
         return judged("Recordings", True, f"{n_trials:,} trials were read without a problem")
     n = len(problems)
-    said = f"{n:,} problem{'' if n == 1 else 's'}; {first_problem(problems)}"
-    return judged("Recordings", False, said)
+    finding = f"{n:,} problem{'' if n == 1 else 's'}; {first_problem(problems)}"
+    return judged("Recordings", False, finding)
 
 
 def _n_blocks(read: Sequence[_Recorded], folder: str, n_blocks: int) -> Check:
@@ -252,10 +260,10 @@ def _n_blocks(read: Sequence[_Recorded], folder: str, n_blocks: int) -> Check:
     if not counts:
         return not_checked(f"Blocks of {folder}", "no file was found")
     other = [f"{session} has {n}" for session, n in counts.items() if n != n_blocks]
-    said = f"{n_blocks} on every day"
+    finding = f"{n_blocks} on every day"
     if other:
-        said = f"{n_blocks} on each day published; {some(other)}"
-    return judged(f"Blocks of {folder}", not other, said)
+        finding = f"{n_blocks} on each day published; {some(other)}"
+    return judged(f"Blocks of {folder}", not other, finding)
 
 
 def _block_order(read: Sequence[_Recorded]) -> Check:
@@ -267,27 +275,27 @@ def _block_order(read: Sequence[_Recorded]) -> Check:
             days.setdefault(one.file.session, {})[one.file.folder] = set(one.blocks)
     shared = [
         session
-        for session, found in days.items()
-        if sum(map(len, found.values())) != len(set().union(*found.values()))
+        for session, folders in days.items()
+        if sum(map(len, folders.values())) != len(set().union(*folders.values()))
     ]
     if shared:
         because = f"folders share numbers of blocks on {some(shared)}"
         return not_checked(name, f"{because}: they may be counted in each file")
     odd = []
-    for session, found in days.items():
-        parts = [found[folder] for folder in (HOLDOUT, "train", "test") if folder in found]
+    for session, folders in days.items():
+        parts = [folders[folder] for folder in (HOLDOUT, "train", "test") if folder in folders]
         if any(max(a) > min(b) for a, b in pairwise(parts)):
             odd.append(session)
-    said = "the holdout comes first and test last"
+    finding = "the holdout comes first and test last"
     return judged(
-        name, not odd, f"{said}, but not on {some(odd)}" if odd else f"{said} on all days"
+        name, not odd, f"{finding}, but not on {some(odd)}" if odd else f"{finding} on all days"
     )
 
 
 def _columns(read: Sequence[_Recorded], n_columns: int) -> Check:
-    found = sorted(set().union(*(one.columns for one in read)))
-    said = f"{', '.join(map(str, found)) or 'none'} in each array; {n_columns} published"
-    return judged("Columns", found == [n_columns], said)
+    widths = sorted(set().union(*(one.columns for one in read)))
+    finding = f"{', '.join(map(str, widths)) or 'none'} in each array; {n_columns} published"
+    return judged("Columns", widths == [n_columns], finding)
 
 
 def _thresholds(read: Sequence[_Recorded]) -> Check:
@@ -298,8 +306,8 @@ def _thresholds(read: Sequence[_Recorded]) -> Check:
         if not one.problems
         and sorted(_ARRAYS[:-1], key=lambda name: -one.crossings[name]) != list(THRESHOLDS)
     ]
-    said = "tx1 has most crossings and tx4 fewest"
-    return judged("Thresholds", not odd, f"{said}, but not in {some(odd)}" if odd else said)
+    finding = "tx1 has most crossings and tx4 fewest"
+    return judged("Thresholds", not odd, f"{finding}, but not in {some(odd)}" if odd else finding)
 
 
 def _sentences(read: Sequence[_Recorded]) -> Check:
@@ -308,13 +316,13 @@ def _sentences(read: Sequence[_Recorded]) -> Check:
         for one in read
         if one.file.folder != HOLDOUT and one.n_sentences != len(one.blocks)
     ]
-    said = some(wrong) if wrong else "every trial of train and test has one"
-    return judged("Sentences", not wrong, said)
+    finding = some(wrong) if wrong else "every trial of train and test has one"
+    return judged("Sentences", not wrong, finding)
 
 
 def check_import(
     data: Path, recorded: Mapping[str, Mapping[str, Any]], progress: Progress | None
-) -> Outcome:
+) -> StageOutcome:
     """Compare imported session files with the release.
 
     Args:
@@ -328,8 +336,8 @@ def check_import(
     except (OSError, ValueError, KeyError, TypeError, ConfigError):
         columns = []
     if not columns:
-        said = f"no {RECORD} of `{_IMPORT}` was found"
-        return Outcome([judged("Imported data", False, said)])
+        finding = f"no {RECORD} of `{_IMPORT}` was found"
+        return StageOutcome([judged("Imported data", False, finding)])
     report = inspect(data, progress)
     counts = {(row.session, row.split): row.n_trials + row.n_bad for row in report.rows}
     expected = {
@@ -344,12 +352,12 @@ def check_import(
         for session, split in sorted(expected.keys() | counts.keys())
         if counts.get((session, split), 0) != expected.get((session, split), 0)
     ]
-    said = some(other) if other else f"{sum(counts.values()):,}, on each day as in the release"
+    finding = some(other) if other else f"{sum(counts.values()):,}, on each day as in the release"
     n = len(report.problems)
     problems = f"{n} problems; {first_problem(report.problems)}" if n else "none"
-    return Outcome(
+    return StageOutcome(
         [
-            judged("Imported trials", not other, said),
+            judged("Imported trials", not other, finding),
             judged("Problems of the imported data", not n, problems),
             _conventions(report.conventions),
             judged(
@@ -364,11 +372,11 @@ def check_import(
     )
 
 
-def _conventions(found: Conventions) -> Check:
+def _conventions(conventions: Conventions) -> Check:
     """Compare tokens and language with those that `t12` writes; bins may have been joined."""
-    other = RELEASE_CONVENTIONS.difference(replace(found, bin_ms=RELEASE_CONVENTIONS.bin_ms))
-    said = f"the import writes others: in it {other}" if other else "ARPABET, English"
-    return judged("Tokens and language", not other, said)
+    other = RELEASE_CONVENTIONS.difference(replace(conventions, bin_ms=RELEASE_CONVENTIONS.bin_ms))
+    finding = f"the import writes others: in it {other}" if other else "ARPABET, English"
+    return judged("Tokens and language", not other, finding)
 
 
 def _scaled(data: Path, normalise: str | None) -> Check:
@@ -390,5 +398,5 @@ def _scaled(data: Path, normalise: str | None) -> Check:
             n_blocks += 1
             if off > _AS_SCALED:
                 odd.append(f"{session.name} {split} (by {off:.2g})")
-    said = f"mean 0 and standard deviation 1 over {n_blocks} blocks, the first of each file"
-    return judged(name, not odd, f"{said}, but not over {some(odd)}" if odd else said)
+    finding = f"mean 0 and standard deviation 1 over {n_blocks} blocks, the first of each file"
+    return judged(name, not odd, f"{finding}, but not over {some(odd)}" if odd else finding)

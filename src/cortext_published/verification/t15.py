@@ -163,10 +163,10 @@ class _T15:
     def check_recordings(self) -> bool:
         """Check names, sizes and every trial; return whether there is a validation split."""
         root = self.parts.recordings
-        found = [*self.parts.files.values(), *(_sources(root) if root else [])]
+        files = [*self.parts.files.values(), *(_sources(root) if root else [])]
         self.stages.run(
             "files",
-            fingerprint(found, root or self.out),
+            fingerprint(files, root or self.out),
             lambda progress: recordings.check_files(self.parts, self.published),
         )
         if root is None:

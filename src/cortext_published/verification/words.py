@@ -24,7 +24,7 @@ from cortext.text.inventory import RELEASE
 from cortext.text.metrics import ErrorRate, error_rate
 from cortext.text.normalize import normalize
 from cortext_published.verification.baseline import read_logits
-from cortext_published.verification.checks import Check, Outcome, judged, not_checked
+from cortext_published.verification.checks import Check, StageOutcome, judged, not_checked
 from cortext_published.verification.published import Published
 from cortext_published.verification.stages import fingerprint
 
@@ -79,7 +79,7 @@ def check_words(
     published: Published,
     sentences: Path,
     progress: Progress | None,
-) -> Outcome:
+) -> StageOutcome:
     """Search for the sentences of the validation split and measure WER by session.
 
     Options that are fitted to the split decode each trial with those of the other half.
@@ -102,26 +102,26 @@ def check_words(
         data = str(trials.packed), "val"
         words.fit(log_probs, names, RELEASE, data, part_of(progress, 0, 2))
     bars = [part_of(progress, int(fits), 1 + fits), None]
-    found = words.sentences(log_probs, names, RELEASE, {}, bars)
+    lists = words.sentences(log_probs, names, RELEASE, {}, bars)
     lines = [
         {"session": name.session, "reference": name.reference, "decoded": normalize(nbest[0].text)}
-        for name, nbest in zip(names, found, strict=True)
+        for name, nbest in zip(names, lists, strict=True)
     ]
     atomic_write(sentences, "".join(json_text(line) + "\n" for line in lines).encode())
     wer = _wer(lines)
     model = f"the {facts['order']}-gram of {facts['lexicon_words']:,} words"
-    said = f"{100 * (wer.rate or 0):.1f} % with {model}"
+    finding = f"{100 * (wer.rate or 0):.1f} % with {model}"
     if (fitted := words.options.fitted) is not None:
         before = 100 * (fitted.word_errors.rate("start") or 0)
-        said += f" and options fitted on the other half ({before:.1f} % with the defaults)"
-    check = _judge(wer.rate or 0.0, said, facts, published, len(lines))
+        finding += f" and options fitted on the other half ({before:.1f} % with the defaults)"
+    check = _judge(wer.rate or 0.0, finding, facts, published, len(lines))
     sessions = {
         session: _facts(_wer([line for line in lines if line["session"] == session]))
         for session in dict.fromkeys(name.session for name in names)
     }
     about = _facts(wer) | {"lm": model, "n_words": wer.counts.reference_length}
     about |= {"options": asdict(words.options.options), "fitted": fits}
-    return Outcome([check], {"words": about, "sessions": sessions})
+    return StageOutcome([check], {"words": about, "sessions": sessions})
 
 
 def _names(packed: Path, numbers: Sequence[int]) -> list[TrialName]:
@@ -142,18 +142,18 @@ def _facts(wer: ErrorRate) -> dict[str, Any]:
 
 
 def _judge(
-    wer: float, said: str, facts: dict[str, Any], published: Published, n_trials: int
+    wer: float, finding: str, facts: dict[str, Any], published: Published, n_trials: int
 ) -> Check:
     theirs = f"{100 * published.wer:.1f} %"
     if other_trials := published.other_trials(n_trials):
-        return not_checked("WER", f"{other_trials}; {said}; published {theirs}")
+        return not_checked("WER", f"{other_trials}; {finding}; published {theirs}")
     if facts["order"] < published.lm_order or facts["lexicon_words"] < published.lm_words:
-        because = f"{theirs} was published with another language model; here {said}"
+        because = f"{theirs} was published with another language model; here {finding}"
         return not_checked("WER", because)
     right = wer <= published.wer + WITHOUT_LLM
     return judged(
         "WER",
         right,
-        f"{said}; published {theirs} with a large model. Without one,"
+        f"{finding}; published {theirs} with a large model. Without one,"
         f" {100 * WITHOUT_LLM:.0f} points more are allowed",
     )

@@ -70,30 +70,30 @@ class Chat:
 
     def text(self, tokens: list[int]) -> str:
         """Return the sentence of an answer's tokens, without markers and surrounding blanks."""
-        said: str = self.tokenizer.decode(
+        decoded: str = self.tokenizer.decode(
             tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False
         )
-        return said.strip()
+        return decoded.strip()
 
     def _ends(self, generation: Any) -> list[int]:
         """Return the tokens that end an answer, by template, generation settings and tokenizer."""
         question = _question("")
-        said = "yes"
-        before = self._render([question], True) + said
-        answered = self._render([question, {"role": "assistant", "content": said}], False)
+        answer = "yes"
+        before = self._render([question], True) + answer
+        answered = self._render([question, {"role": "assistant", "content": answer}], False)
         rest = self._encode(answered.removeprefix(before)) if answered.startswith(before) else []
         named = getattr(generation, "eos_token_id", None)
         more = named if isinstance(named, list) else [named]
         special = set(self.tokenizer.all_special_ids)
-        found = [token for token in rest[:1] if token in special]
-        found += [token for token in (self.tokenizer.eos_token_id, *more) if token is not None]
-        if not found:
+        ends = [token for token in rest[:1] if token in special]
+        ends += [token for token in (self.tokenizer.eos_token_id, *more) if token is not None]
+        if not ends:
             raise LanguageModelError(
                 "has no token that ends an answer: none in its chat template, and no EOS",
                 where=self.name,
                 fix="name one as eos_token in its tokenizer_config.json",
             )
-        return list(dict.fromkeys(found))
+        return list(dict.fromkeys(ends))
 
     def _render(self, conversation: list[dict[str, Any]], asks: bool) -> str:
         with explained(self.name, "its chat template cannot be used"):
@@ -109,8 +109,10 @@ class Chat:
 
     def _encode(self, text: str) -> list[int]:
         with explained(self.name, "its tokenizer failed"):
-            found: list[int] = self.tokenizer.encode(text, add_special_tokens=False) if text else []
-        return found
+            tokens: list[int] = (
+                self.tokenizer.encode(text, add_special_tokens=False) if text else []
+            )
+        return tokens
 
 
 def _question(instruction: str) -> dict[str, Any]:

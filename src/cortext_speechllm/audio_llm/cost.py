@@ -128,8 +128,8 @@ def lora_parameters(lora: LoRAConfig | None, facts: AudioFacts) -> int:
         return 0
     known = matrices(facts)
     if unknown := sorted(set(lora.modules) - set(known)):
-        what = f"speech.lora.modules names {', '.join(unknown)}, of which the size is not known"
-        raise ConfigError(what, fix=f"name some of {', '.join(known)}")
+        problem = f"speech.lora.modules names {', '.join(unknown)}, of which the size is not known"
+        raise ConfigError(problem, fix=f"name some of {', '.join(known)}")
     return facts.layers * lora.r * sum(sum(known[name]) for name in set(lora.modules))
 
 

@@ -73,12 +73,12 @@ def generate(
             positions, and where memory runs out.
     """
     if not 1 <= nbest <= beams or not 0 <= min_length <= max_length or max_length < 1:
-        what = (
+        problem = (
             f"{nbest} sentences of {beams} beams and {min_length} to {max_length} tokens cannot be"
             " searched for"
         )
         raise DecodingError(
-            what,
+            problem,
             fix=(
                 "give at least as many beams as sentences, and max_length at least 1 and min_length"
             ),
@@ -98,9 +98,9 @@ def generate(
     except Exception as error:
         if not out_of_memory(error):
             raise
-        what = f"not enough memory to write {len(searches)} sentences at once with {beams} beams"
+        problem = f"not enough memory to write {len(searches)} sentences at once with {beams} beams"
         raise DecodingError(
-            what, where=llm.name, fix="use fewer beams or a smaller batch"
+            problem, where=llm.name, fix="use fewer beams or a smaller batch"
         ) from error
     return [_candidates(llm, search, nbest) for search in searches]
 
@@ -118,7 +118,7 @@ def check_positions(chat: Chat, prompt: Prompt, n_patches: int, max_length: int)
     # The model never reads the last token: it needs no position.
     n_free = math.inf if chat.window is None else chat.window - n_given + 1
     if max_length > n_free:
-        what = (
+        problem = (
             f"{max_length} tokens behind {n_given} positions of prompt and recording; the model"
             f" knows {chat.window}"
         )
@@ -128,7 +128,7 @@ def check_positions(chat: Chat, prompt: Prompt, n_patches: int, max_length: int)
             else ""
         )
         raise DecodingError(
-            what, where=chat.name, fix=f"{shorter}leave long trials out, or use another model"
+            problem, where=chat.name, fix=f"{shorter}leave long trials out, or use another model"
         )
 
 
@@ -171,11 +171,11 @@ class _BeamSearch:
         came_of = {hypothesis.row: hypothesis for hypothesis in self.live}
         live = list[_Hypothesis]()
         for rank, (log_prob, row, token) in enumerate(continuations):
-            found = _Hypothesis((*came_of[row].tokens, token), log_prob, row)
+            longer = _Hypothesis((*came_of[row].tokens, token), log_prob, row)
             if token in ends or last:
-                self.finished += [found] if rank < self.beams else []
+                self.finished += [longer] if rank < self.beams else []
             elif len(live) < self.beams:
-                live.append(found)
+                live.append(longer)
         self.live = live
         self.finished = sorted(self.finished, key=self.value, reverse=True)[: self.beams]
         full = len(self.finished) == self.beams
@@ -197,11 +197,11 @@ def _run(
         search.live[0].row = row
     cache = None
     for length in range(1, max_length + 1):
-        found = llm.step(embeds_RSH, mask_RS, past_key_values=cache, use_cache=True)
-        cache = found.past_key_values
+        output = llm.step(embeds_RSH, mask_RS, past_key_values=cache, use_cache=True)
+        cache = output.past_key_values
         # Prompts are padded on the left, so the last position is every row's newest token.
         # bfloat16 has two to three digits: too few to rank sums of log-probabilities.
-        log_probs_RV = llm.logits(found.last_hidden_state[:, -1]).float().log_softmax(-1)
+        log_probs_RV = llm.logits(output.last_hidden_state[:, -1]).float().log_softmax(-1)
         if length <= min_length:
             log_probs_RV[:, ends] = -math.inf
         _advance(live, log_probs_RV, set(llm.ends), length == max_length)
@@ -254,8 +254,8 @@ def _candidates(llm: AudioLLM, search: _BeamSearch, nbest: int) -> list[Generate
 
     Return one empty sentence where no token has a probability.
     """
-    found = dict[str, GeneratedText]()
+    by_text = dict[str, GeneratedText]()
     for each in search.finished:
         text = llm.chat.text(list(each.tokens))
-        found.setdefault(text, GeneratedText(text, each.log_prob, len(each.tokens), each.tokens))
-    return list(found.values())[:nbest] or [GeneratedText("", -math.inf, 0)]
+        by_text.setdefault(text, GeneratedText(text, each.log_prob, len(each.tokens), each.tokens))
+    return list(by_text.values())[:nbest] or [GeneratedText("", -math.inf, 0)]

@@ -338,10 +338,10 @@ class AudioLLM:
             mask_BS: Bool, False in the padding, which takes no positions.
             **more: Further arguments of transformers' forward pass.
         """
-        found: torch.Tensor = self.step(
+        hidden_BSH: torch.Tensor = self.step(
             embeds_BSH, mask_BS, use_cache=False, **more
         ).last_hidden_state
-        return found
+        return hidden_BSH
 
     def step(self, embeds_BSH: torch.Tensor, mask_BS: torch.Tensor, **more: Any) -> Any:
         """Run the language model on the last S positions of the mask.
@@ -360,12 +360,12 @@ class AudioLLM:
         """
         window = self.chat.window
         if window is not None and mask_BS.shape[1] > window:
-            what = (
+            problem = (
                 f"{mask_BS.shape[1]} positions of prompt, brain and answer; the language model"
                 f" knows {window}"
             )
             raise DataError(
-                what, where=self.name, fix="leave long trials out, or use another model"
+                problem, where=self.name, fix="leave long trials out, or use another model"
             )
         positions_BS = (mask_BS.long().cumsum(-1) - 1).clamp(min=0)[:, -embeds_BSH.shape[1] :]
         # Only training is compiled: with a cache, each layer and each length would be compiled
@@ -380,8 +380,8 @@ class AudioLLM:
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Apply the output layer: [..., H] -> [..., V]."""
-        found: torch.Tensor = self.network.get_output_embeddings()(hidden)
-        return found
+        logits_V: torch.Tensor = self.network.get_output_embeddings()(hidden)
+        return logits_V
 
     # training
 

@@ -37,9 +37,9 @@ def add_lora(network: Any, config: LoRAConfig, name: str) -> dict[str, torch.nn.
     peft = need("peft", "speechllm")
     known = target_modules(network)
     if unknown := sorted(set(config.modules) - set(known)):
-        what = f"the language model has no matrices {', '.join(unknown)}"
+        problem = f"the language model has no matrices {', '.join(unknown)}"
         raise LanguageModelError(
-            what, where=name, fix=f"set speech.lora.modules to some of {', '.join(known)}"
+            problem, where=name, fix=f"set speech.lora.modules to some of {', '.join(known)}"
         )
     settings = peft.LoraConfig(
         r=config.r,

@@ -256,22 +256,22 @@ def memory(
 
 
 def _facts(planned: Planned, gpu: GPU, share: float) -> dict[str, Any]:
-    found = planned.estimate
+    estimate = planned.estimate
     return {
         "stage": planned.stage,
-        "training_bytes": found.training | {"all": found.training_bytes},
-        "generation_bytes": found.generation | {"all": found.generation_bytes},
+        "training_bytes": estimate.training | {"all": estimate.training_bytes},
+        "generation_bytes": estimate.generation | {"all": estimate.generation_bytes},
         "problem": planned.problem,
-        "training_flops": found.training_flops,
+        "training_flops": estimate.training_flops,
         "batches": planned.n_batches,
-        "training_hours": found.training_hours(planned.n_batches, gpu, share),
-        "generation_s": found.generation_s(gpu, share),
+        "training_hours": estimate.training_hours(planned.n_batches, gpu, share),
+        "generation_s": estimate.generation_s(gpu, share),
     }
 
 
 def _print(planned: Planned, gpu: GPU, share: float) -> None:
-    found = planned.estimate
-    for work, parts in (("training", found.training), ("writing", found.generation)):
+    need = planned.estimate
+    for work, parts in (("training", need.training), ("writing", need.generation)):
         if parts:
             rows = [(part, f"{n_bytes / 1e9:.2f}") for part, n_bytes in parts.items() if n_bytes]
             title = f"{planned.stage}: {work}" if planned.stage else work
@@ -280,11 +280,11 @@ def _print(planned: Planned, gpu: GPU, share: float) -> None:
                 ("estimated from shapes", "GB"),
                 [*rows, ("all", f"{sum(parts.values()) / 1e9:.2f}")],
             )
-    if found.training_flops:
-        hours = found.training_hours(planned.n_batches, gpu, share)
+    if need.training_flops:
+        hours = need.training_hours(planned.n_batches, gpu, share)
         print_lines(
             f"{planned.n_batches:,} batches of the language model at {share:.0%} of the peak of an"
-            f" {gpu.name}: about {hours:.1f} h ({found.training_flops / 1e12:.0f} TFLOP a batch),"
+            f" {gpu.name}: about {hours:.1f} h ({need.training_flops / 1e12:.0f} TFLOP a batch),"
             " and the encoder's time; estimated, not measured"
         )
     print_lines(planned.problem or f"fits into {gpu.memory_bytes / 1e9:.0f} GB")

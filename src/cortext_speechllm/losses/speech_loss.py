@@ -23,7 +23,7 @@ from cortext_speechllm.losses.alignment import in_float32, length_mask, unit, wi
 from cortext_speechllm.network import SpeechOutput
 
 
-class Targets(Protocol):
+class AudioTargets(Protocol):
     """A source of the audio tower's output for sentences: a cache, or live speech."""
 
     def features(self, sentences: Sequence[str]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -56,7 +56,7 @@ class SpeechLoss:
         speech: SpeechConfig,
         split: PackedSplit,
         llm: AudioLLM | None,
-        targets: Targets | None,
+        targets: AudioTargets | None,
     ) -> None:
         self.speech = speech
         self.targets = targets
@@ -122,9 +122,9 @@ def sentences_of(split: PackedSplit) -> list[str]:
     for i in range(len(split)):
         sentence = (split.sentence(i) or "").strip()
         if not sentence:
-            what = f"the {split.name} split has a trial without a sentence"
+            problem = f"the {split.name} split has a trial without a sentence"
             raise DataError(
-                what, where=trial_name(split, i), fix="name it in dataset.bad_trials_dict"
+                problem, where=trial_name(split, i), fix="name it in dataset.bad_trials_dict"
             )
         sentences.append(sentence)
     return sentences

@@ -90,25 +90,25 @@ def build_cache(
     began = time.monotonic()
     out = as_path(out, "out")
     named = _named(sentences)
-    speaker = open_voice(voice, language) if isinstance(voice, str) else voice
-    if not hasattr(speaker, "can_speak"):
+    opened = open_voice(voice, language) if isinstance(voice, str) else voice
+    if not hasattr(opened, "can_speak"):
         raise wrong_type("voice", voice, "a voice (open_voice) or its name")
-    left_out = _unspeakable(named, speaker, skip_bad)
+    left_out = _unspeakable(named, opened, skip_bad)
     in_part = [
         f"{named[text]}: {text!r} without {lost!r}"
         for text in named
-        if (lost := speaker.passed_over(text))
+        if (lost := opened.passed_over(text))
     ]
     unfinished = UnfinishedCache(out)
     with unfinished.held():
         llm = None if isinstance(audio_llm, str | Path) else audio_llm
-        unfinished.open(llm.revision if llm else revision_there(str(audio_llm)), speaker.revision)
+        unfinished.open(llm.revision if llm else revision_there(str(audio_llm)), opened.revision)
         todo = sorted(
             (text for text in named if text_key(text) not in unfinished), key=len, reverse=True
         )
         if todo:  # the longest first: a sentence that does not fit raises at once
             tower = Tower(llm or AudioLLM.load(audio_llm, device, with_language_model=False))
-            _Work(named, speaker, tower, unfinished).run(
+            _Work(named, opened, tower, unfinished).run(
                 todo, _workers(workers, len(todo)), progress
             )
         unfinished.finish()
@@ -183,9 +183,9 @@ class Tower:
         targets = [frames_NA.half() for frames_NA in frames]
         for text, target_NA in zip(texts, targets, strict=True):
             if not torch.isfinite(target_NA).all():
-                what = f"the audio tower's numbers for {text!r} are not finite in half precision"
+                problem = f"the audio tower's numbers for {text!r} are not finite in half precision"
                 raise LanguageModelError(
-                    what, where=self.llm.name, fix="use another audio LLM or --device cpu"
+                    problem, where=self.llm.name, fix="use another audio LLM or --device cpu"
                 )
         return targets
 
@@ -208,7 +208,7 @@ class _Work:
     """
 
     named: Mapping[str, str]
-    speaker: Voice
+    voice: Voice
     tower: Tower
     unfinished: UnfinishedCache
 
@@ -216,18 +216,21 @@ class _Work:
     def origin(self) -> TargetOrigin:
         """Origin of the targets."""
         llm = self.tower.llm
-        speaker = self.speaker
+        voice = self.voice
         return TargetOrigin(
-            llm.name, llm.revision, speaker.name, speaker.revision, llm.audio_width, llm.frame_ms
+            llm.name, llm.revision, voice.name, voice.revision, llm.audio_width, llm.frame_ms
         )
 
     def run(self, texts: Sequence[str], workers: int, progress: Progress | None) -> None:
         """Make the targets of all texts. An error or a Ctrl-C saves the finished ones."""
         n_all = len(self.named)
         done = len(self.named) - len(texts)
-        with interrupts() as interrupted, closing(self._waves(texts, workers, interrupted)) as said:
+        with (
+            interrupts() as interrupted,
+            closing(self._waves(texts, workers, interrupted)) as waves,
+        ):
             try:
-                while batch := list(islice(said, self.tower.windows)):
+                while batch := list(islice(waves, self.tower.windows)):
                     targets = self.tower.targets(*zip(*batch, strict=True))
                     for (text, _), target_NA in zip(batch, targets, strict=True):
                         self.unfinished.add(text_key(text), target_NA)
@@ -247,7 +250,7 @@ class _Work:
         self, texts: Sequence[str], workers: int, interrupted: Event
     ) -> Generator[tuple[str, np.ndarray], None, None]:
         """Yield each text with its wave. Raises TextError with the origin of the text."""
-        with closing(say_all(self.speaker, texts, workers)) as waves:
+        with closing(say_all(self.voice, texts, workers)) as waves:
             for text in texts:
                 try:
                     yield text, next(waves)
@@ -276,14 +279,14 @@ def sentences_of_data(
     Raises:
         DataError: See `open_data`.
     """
-    found: dict[str, str] = {}
+    where_from: dict[str, str] = {}
     dataset = open_data(data, skip_bad=skip_bad, progress=progress)
     for name in dataset.splits:
         split = dataset.split(name)
         for i in range(len(split)):
             if (sentence := split.sentence(i)) is not None:  # else they are withheld
-                found.setdefault(spoken(sentence), f"{data}: {trial_name(split, i)}")
-    return found
+                where_from.setdefault(spoken(sentence), f"{data}: {trial_name(split, i)}")
+    return where_from
 
 
 def sentences_of_text(path: Path) -> dict[str, str]:
@@ -300,21 +303,21 @@ def sentences_of_text(path: Path) -> dict[str, str]:
         ) from None
     except UnicodeDecodeError:
         raise TextError("is not UTF-8 text", where=path, fix="save it as UTF-8") from None
-    found: dict[str, str] = {}
+    where_from: dict[str, str] = {}
     for number, line in enumerate(lines, 1):
         if text := spoken(line):
-            found.setdefault(text, f"{path} line {number}")
-    return found
+            where_from.setdefault(text, f"{path} line {number}")
+    return where_from
 
 
 def _named(sentences: Mapping[str, str] | Iterable[str]) -> dict[str, str]:
     """Return the distinct sentences with their origins."""
     if not isinstance(sentences, Mapping):
-        found: dict[str, str] = {}
+        where_from: dict[str, str] = {}
         for number, text in enumerate(check_list(sentences, "sentences", "a list of texts"), 1):
             check_text(text, f"sentence {number}")
-            found.setdefault(spoken(text), f"sentence {number}")
-        return found
+            where_from.setdefault(spoken(text), f"sentence {number}")
+        return where_from
     for text in sentences:
         check_text(text, "a sentence")
     return {spoken(text): place for text, place in sentences.items()}
@@ -330,14 +333,16 @@ def _unspeakable(named: dict[str, str], voice: Voice, skip_bad: bool) -> list[st
         more = f" (and {len(bad) - 1} more sentences)" if len(bad) > 1 else ""
         foreign = any(character.isalnum() for character in bad[0])
         why = "it reads none of its letters and digits" if foreign else "there is no word in it"
-        what = f"{bad[0]!r} cannot be spoken by {voice.name}: {why}{more}"
+        problem = f"{bad[0]!r} cannot be spoken by {voice.name}: {why}{more}"
         other = (
             "write it in words that the voice reads, or give another (--voice)"
             if foreign
             else "correct it"
         )
         raise TextError(
-            what, where=named[bad[0]], fix=f"{other}, or leave such sentences out with --skip-bad"
+            problem,
+            where=named[bad[0]],
+            fix=f"{other}, or leave such sentences out with --skip-bad",
         )
     left_out = [f"{named.pop(text)}: {text!r}" for text in bad]
     if not named:

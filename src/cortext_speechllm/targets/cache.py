@@ -53,8 +53,8 @@ class TargetOrigin:
     @classmethod
     def of(cls, metadata: Mapping[str, str]) -> TargetOrigin:
         """Read the origin in metadata. Raises KeyError or ValueError where there is none."""
-        found = {field.name: metadata[field.name] for field in fields(cls)}
-        return cls(**{**found, "width": int(found["width"]), "frame_ms": float(found["frame_ms"])})  # type: ignore[arg-type]
+        raw = {field.name: metadata[field.name] for field in fields(cls)}
+        return cls(**{**raw, "width": int(raw["width"]), "frame_ms": float(raw["frame_ms"])})  # type: ignore[arg-type]
 
 
 def spoken(text: str) -> str:
@@ -116,8 +116,8 @@ class TargetCache:
                 f"cannot be read as a cache of audio targets ({error})", where=self.path, fix=AGAIN
             ) from None
         if metadata.get("format") != FORMAT or metadata.get("version") != VERSION:
-            what = "is no cache of audio targets of this version of the format"
-            raise DataError(what, where=self.path, fix=f"give another file, or {MAKE}")
+            problem = "is no cache of audio targets of this version of the format"
+            raise DataError(problem, where=self.path, fix=f"give another file, or {MAKE}")
         self._file = file
         try:
             self.origin = TargetOrigin.of(metadata)
@@ -148,8 +148,8 @@ class TargetCache:
         fix = f"{MAKE} for this model, or train with the one that it was made with"
         cache.check(fix, revision=revision)
         if width is not None and width != cache.origin.width:
-            what = f"has {cache.origin.width} numbers per frame, and the audio LLM has {width}"
-            raise DataError(what, where=cache.path, fix=fix)
+            problem = f"has {cache.origin.width} numbers per frame, and the audio LLM has {width}"
+            raise DataError(problem, where=cache.path, fix=fix)
         return cache
 
     def check(
@@ -169,11 +169,11 @@ class TargetCache:
             ("voice", self.origin.voice, self.origin.voice_revision, voice_revision),
         ):
             if wanted is not None and wanted != made:
-                what = (
+                problem = (
                     f"was made with the {kind} {name} at revision {made[:_SHOWN]}, and this one is"
                     f" {wanted[:_SHOWN]}"
                 )
-                raise DataError(what, where=self.path, fix=fix)
+                raise DataError(problem, where=self.path, fix=fix)
 
     def __len__(self) -> int:
         return len(self._n_frames)
@@ -248,10 +248,10 @@ class TargetCache:
 
     def _length(self, key: str) -> int:
         """Return the frames of a tensor. Raises ValueError for one that is no target."""
-        found = self._file.get_slice(key)
-        shape = found.get_shape()
+        stored = self._file.get_slice(key)
+        shape = stored.get_shape()
         if (
-            found.get_dtype() != "F16"
+            stored.get_dtype() != "F16"
             or len(shape) != 2
             or shape[1] != self.origin.width
             or not shape[0]

@@ -51,11 +51,11 @@ class KerasBackend:
 
     def __init__(self, job: Job) -> None:
         if keras.backend.backend() != "tensorflow":
-            what = (
+            problem = (
                 f"Keras runs on {keras.backend.backend()}, and --backend tensorflow trains on"
                 " TensorFlow"
             )
-            raise ConfigError(what, fix="unset KERAS_BACKEND, and look into ~/.keras/keras.json")
+            raise ConfigError(problem, fix="unset KERAS_BACKEND, and look into ~/.keras/keras.json")
         config = job.config
         network = job.model.network
         self.job = job

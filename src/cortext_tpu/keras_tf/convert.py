@@ -28,22 +28,22 @@ class Link:
 
     def to_keras(self, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
         """Make the variable's value from the parameters' values."""
-        found = [arrays[name] for name in self.names]
+        own = [arrays[name] for name in self.names]
         if self.form == "gate_biases":
-            return np.stack([_swapped(array) for array in found])
+            return np.stack([_swapped(array) for array in own])
         if self.form == "gates":
-            return _swapped(found[0]).T
-        return found[0].T if self.form == "transposed" else found[0]
+            return _swapped(own[0]).T
+        return own[0].T if self.form == "transposed" else own[0]
 
     def to_torch(self, value: np.ndarray) -> dict[str, np.ndarray]:
         """Make the parameters' values from the variable's value."""
         if self.form == "gate_biases":
-            found = [_swapped(row) for row in value]
+            own = [_swapped(row) for row in value]
         elif self.form == "gates":
-            found = [_swapped(value.T)]
+            own = [_swapped(value.T)]
         else:
-            found = [value.T if self.form == "transposed" else value]
-        return dict(zip(self.names, found, strict=True))
+            own = [value.T if self.form == "transposed" else value]
+        return dict(zip(self.names, own, strict=True))
 
 
 def _swapped(array: np.ndarray) -> np.ndarray:
@@ -57,26 +57,26 @@ def links(model: DayLayers, prefix: str = "") -> list[Link]:
 
     `prefix` is put before the parameters' names.
     """
-    found = []
+    all_links = []
     if model.n_days is not None:
-        found += [Link(model.days.day_weight, (f"{prefix}day_weight",), "same")]
-        found += [Link(model.days.day_bias, (f"{prefix}day_bias",), "same")]
+        all_links += [Link(model.days.day_weight, (f"{prefix}day_weight",), "same")]
+        all_links += [Link(model.days.day_bias, (f"{prefix}day_bias",), "same")]
     if not isinstance(model, Recurrent):
         for name in ("noise_model", "clean_speech_model", "noisy_speech_model"):
-            found += links(getattr(model, name), f"{name}.")
-        return found
+            all_links += links(getattr(model, name), f"{name}.")
+        return all_links
     for number, layer in enumerate(model.gru):
         cell = layer.cell
         gru = f"{prefix}gru."
-        found.append(Link(cell.kernel, (f"{gru}weight_ih_l{number}",), "gates"))
-        found.append(Link(cell.recurrent_kernel, (f"{gru}weight_hh_l{number}",), "gates"))
-        found.append(
+        all_links.append(Link(cell.kernel, (f"{gru}weight_ih_l{number}",), "gates"))
+        all_links.append(Link(cell.recurrent_kernel, (f"{gru}weight_hh_l{number}",), "gates"))
+        all_links.append(
             Link(cell.bias, (f"{gru}bias_ih_l{number}", f"{gru}bias_hh_l{number}"), "gate_biases")
         )
     if model.out is not None:
-        found.append(Link(model.out.kernel, (f"{prefix}out.weight",), "transposed"))
-        found.append(Link(model.out.bias, (f"{prefix}out.bias",), "same"))
-    return [*found, Link(model.h0, (f"{prefix}h0",), "same")]
+        all_links.append(Link(model.out.kernel, (f"{prefix}out.weight",), "transposed"))
+        all_links.append(Link(model.out.bias, (f"{prefix}out.bias",), "same"))
+    return [*all_links, Link(model.h0, (f"{prefix}h0",), "same")]
 
 
 def from_torch(model: DayLayers, network: nn.Module) -> None:
@@ -98,15 +98,15 @@ def from_torch(model: DayLayers, network: nn.Module) -> None:
         value = link.to_keras(arrays)
         wanted = tuple(link.variable.shape)
         if value.shape != wanted:
-            what = (
+            problem = (
                 f"{link.names[0]} has shape {list(value.shape)}; the Keras model needs"
                 f" {list(wanted)}"
             )
-            raise RunError(what, fix="build both with the same settings")
+            raise RunError(problem, fix="build both with the same settings")
         learns = {parameters[name].requires_grad for name in link.names}
         if len(learns) > 1:
-            what = f"of {' and '.join(link.names)} only one learns, and in Keras they are one"
-            raise RunError(what, fix="name both in trainable, or neither")
+            problem = f"of {' and '.join(link.names)} only one learns, and in Keras they are one"
+            raise RunError(problem, fix="name both in trainable, or neither")
         link.variable.assign(value)
         link.variable.trainable = learns.pop()
 
@@ -129,8 +129,8 @@ def optimizer_state(model: DayLayers) -> dict[str, torch.Tensor]:
     optimizer.build(model.trainable_variables)
     for link, index in _learning(model):
         for kind, slots in (("mean", optimizer.mean), ("square", optimizer.square)):
-            found = link.to_torch(_value(slots[index]))
-            state |= {f"{kind}.{name}": _tensor(array) for name, array in found.items()}
+            tensors = link.to_torch(_value(slots[index]))
+            state |= {f"{kind}.{name}": _tensor(array) for name, array in tensors.items()}
         count = torch.from_numpy(np.array(_value(optimizer.counts[index])))
         if link.names[0].startswith("day_"):
             state["day_steps"] = count.long()

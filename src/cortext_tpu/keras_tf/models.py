@@ -337,8 +337,8 @@ def keras_model(
         ConfigError: For a model, a loss or a schedule that has no Keras form.
     """
     if config.model.kind not in MODELS:
-        what = f"model {config.model.kind!r} has no Keras form"
-        raise ConfigError(what, fix=f"use --backend torch, or the model {' or '.join(MODELS)}")
+        problem = f"model {config.model.kind!r} has no Keras form"
+        raise ConfigError(problem, fix=f"use --backend torch, or the model {' or '.join(MODELS)}")
     for name in ("diphones", "intermediate_layer"):
         if getattr(config.model, name, None):
             raise ConfigError(f"model.{name} has no Keras form", fix="use --backend torch")
@@ -352,8 +352,8 @@ def keras_model(
                 fix=f"use --backend torch, or {' or '.join(has_form)}",
             )
     if config.model.input_network.read_in is not None:
-        what = "model.input_network.read_in has no Keras form"
-        raise ConfigError(what, fix="use --backend torch, or leave it out")
+        problem = "model.input_network.read_in has no Keras form"
+        raise ConfigError(problem, fix="use --backend torch, or leave it out")
     loss = keras_loss(config)
     model = MODELS[config.model.kind](
         config.model,

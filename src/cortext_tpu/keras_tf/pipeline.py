@@ -74,15 +74,15 @@ class Batches:
         self.shapes = shapes
         self.extra = build_augmentations(config.dataset.augmentations)
         if any(map(follows_smoothing, self.extra)):
-            what = "an augmentation has after_smoothing: true; TensorFlow smooths last"
-            raise ConfigError(what, fix="use --backend torch, or leave it out")
+            problem = "an augmentation has after_smoothing: true; TensorFlow smooths last"
+            raise ConfigError(problem, fix="use --backend torch, or leave it out")
         transforms = config.dataset.data_transforms
         if transforms.random_walk_std > 0 and transforms.random_walk_axis in (0, -3):
-            what = (
+            problem = (
                 "data_transforms.random_walk_axis is the axis of trials, which lie on different"
                 " cores"
             )
-            raise ConfigError(what, fix="use -1 (features) or 1 (time)")
+            raise ConfigError(problem, fix="use -1 (features) or 1 (time)")
 
     def training(self, sampler: DayBalancedSampler, first: int, end: int) -> Any:
         """Make a dataset of raw training batches, which `prepare` augments.

@@ -46,12 +46,13 @@ class Steps(keras.Model):  # type: ignore[misc]
         """
         for given, wanted in ((optimizer, DayAdamW), (loss, CTC | Adversarial)):
             if not isinstance(given, wanted):
-                what = (
+                problem = (
                     f"compile got {given!r}, which does not know recording days or lengths of"
                     " trials"
                 )
                 raise ConfigError(
-                    what, fix="give it a DayAdamW and a CTC or Adversarial of cortext_tpu.keras_tf"
+                    problem,
+                    fix="give it a DayAdamW and a CTC or Adversarial of cortext_tpu.keras_tf",
                 )
         super().compile(optimizer=optimizer, **kwargs)
         self.loss = loss  # not passed to Keras: it is not a function of prediction and truth
@@ -93,11 +94,13 @@ class Steps(keras.Model):  # type: ignore[misc]
         n_trials = keras.ops.shape(batch["features"])[0]
         n_pieces = self.accumulation
         if n_pieces > 1 and n_trials % n_pieces:
-            what = (
+            problem = (
                 f"a batch of {n_trials} trials a core cannot be taken apart into {n_pieces} equal"
                 " pieces"
             )
-            raise ConfigError(what, fix="change gradient_accumulation_steps or dataset.batch_size")
+            raise ConfigError(
+                problem, fix="change gradient_accumulation_steps or dataset.batch_size"
+            )
         step = self.optimizer.iterations.value
         variables = self.trainable_variables
 
@@ -116,10 +119,10 @@ class Steps(keras.Model):  # type: ignore[misc]
                 losses = self.loss(self, part, step)
                 objective = tf.reduce_sum(losses["loss"]) / tf.cast(n_trials * replicas, tf.float32)
             unconnected = tf.UnconnectedGradients.ZERO
-            found = tape.gradient(
+            gradients_found = tape.gradient(
                 objective, [v.value for v in variables], unconnected_gradients=unconnected
             )
-            return losses, [tf.convert_to_tensor(gradient) for gradient in found]
+            return losses, [tf.convert_to_tensor(gradient) for gradient in gradients_found]
 
         if n_pieces == 1:
             losses, gradients = piece(0)

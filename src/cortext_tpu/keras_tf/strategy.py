@@ -28,34 +28,34 @@ def choose_strategy(spec: DeviceSpec | None = None, shown: bool = True) -> Any:
         ConfigError: For a GPU that does not exist.
     """
     spec = spec or DeviceSpec()
-    found = find_tpu(spec.tpu)
-    for line in found.describe():
+    tpu = find_tpu(spec.tpu)
+    for line in tpu.describe():
         say(line, shown)
     asked = spec.device == "tpu"
     if asked:
-        found.required()
-    strategy = None if found.address is None else _on_tpu(found, asked, shown)
-    what = "TPU core"
+        tpu.required()
+    strategy = None if tpu.address is None else _on_tpu(tpu, asked, shown)
+    kind = "TPU core"
     if strategy is None:
-        strategy, what = _on_local_devices(spec.device, shown)
+        strategy, kind = _on_local_devices(spec.device, shown)
     used = strategy.num_replicas_in_sync
-    check_cores(used, spec.require_cores, found)
-    say(cores_line(used, found, what), shown)
+    check_cores(used, spec.require_cores, tpu)
+    say(cores_line(used, tpu, kind), shown)
     return strategy
 
 
-def _on_tpu(found: Found, asked: bool, shown: bool) -> Any:
+def _on_tpu(tpu: Found, asked: bool, shown: bool) -> Any:
     """Return TPUStrategy. If the TPU does not start, return None, or raise RunError if `asked`."""
-    say(f"trying TPUStrategy on {found.address}", shown)
+    say(f"trying TPUStrategy on {tpu.address}", shown)
     try:
-        return started(found.address)
+        return started(tpu.address)
     except (tf.errors.OpError, ValueError, RuntimeError) as error:
-        what = f"the TPU at {found.address} did not start: {' '.join(str(error).split())[:200]}"
+        problem = f"the TPU at {tpu.address} did not start: {' '.join(str(error).split())[:200]}"
         if asked:
             raise RunError(
-                what, fix="`cortext doctor` says what was found and which versions clash"
+                problem, fix="`cortext doctor` says what was found and which versions clash"
             ) from None
-        say(f"{what}; looking for other devices", shown)
+        say(f"{problem}; looking for other devices", shown)
         return None
 
 
@@ -83,10 +83,10 @@ def _on_local_devices(device: str, shown: bool) -> tuple[Any, str]:
             f"--device is {device!r}, and TensorFlow sees {len(gpus)} GPUs", fix="leave it out"
         )
     names = gpus[int(number) :][:1] if number else gpus
-    what = "GPU" if names else "CPU device"
+    unit = "GPU" if names else "CPU device"
     names = names or [cpu.name for cpu in tf.config.list_logical_devices("CPU")]
     if len(names) > 1:
-        say(f"trying MirroredStrategy on {len(names)} {what}s", shown)
-        return mirrored(tuple(names)), what
+        say(f"trying MirroredStrategy on {len(names)} {unit}s", shown)
+        return mirrored(tuple(names)), unit
     say(f"trying OneDeviceStrategy on {names[0]}", shown)
-    return tf.distribute.OneDeviceStrategy(names[0]), what
+    return tf.distribute.OneDeviceStrategy(names[0]), unit

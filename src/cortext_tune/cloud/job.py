@@ -153,12 +153,12 @@ class Launch:
         # SkyPilot's own errors, its server's and each cloud's have no common base.
         except Exception as error:
             text = re.sub(r"\x1b\[[0-9;]*m", "", str(error))
-            said = next(
+            reason = next(
                 (line.strip(" .") for line in text.splitlines() if line.strip()),
                 type(error).__name__,
             )
             fix = f"`sky check` says which clouds it may use; `{self.stop}` frees what was rented"
-            raise CloudError(f"SkyPilot: {said}", where=self.file, fix=fix) from None
+            raise CloudError(f"SkyPilot: {reason}", where=self.file, fix=fix) from None
 
 
 def launch(

@@ -99,10 +99,10 @@ def copy_changed(source: Path, target: Path, copied: dict[Path, tuple[int, int]]
 
 def _files(run: Path) -> list[Path]:
     """Return the files of a run in the order of copying, without half-written ones."""
-    found = [path.relative_to(run) for path in run.rglob("*") if path.is_file()]
+    paths = [path.relative_to(run) for path in run.rglob("*") if path.is_file()]
     wanted = [
         path
-        for path in found
+        for path in paths
         if path.parts[0] not in LEFT_OUT and not any(p.startswith(".") for p in path.parts)
     ]
     ranks = {Path(name): rank for rank, name in enumerate(ORDER)} | {Path(FINISHED): len(ORDER) + 1}

@@ -93,11 +93,11 @@ def installed_from() -> str:
 def _git_address(text: str) -> str:
     parts = urlsplit(text.removeprefix("git+"))
     if parts.password is not None or (parts.username is not None and parts.username != "git"):
-        what = "--source holds a password or token, which would be written to the task file"
-        raise CloudError(what, fix="give an address without one, or a wheel")
+        problem = "--source holds a password or token, which would be written to the task file"
+        raise CloudError(problem, fix="give an address without one, or a wheel")
     if parts.query or parts.fragment or not text.isprintable() or " " in text:
-        what = "--source holds more than a repository and a revision, which may be a token"
-        raise CloudError(what, fix="write git+https://HOST/REPOSITORY@REVISION")
+        problem = "--source holds more than a repository and a revision, which may be a token"
+        raise CloudError(problem, fix="write git+https://HOST/REPOSITORY@REVISION")
     path, at, revision = parts.path.rpartition("@")
     if (
         parts.scheme not in ("https", "ssh")
@@ -139,11 +139,11 @@ def _archive(checkout: Path, folder: Path) -> Path:
             "is no checkout of cortext", where=checkout, fix=f"give --source {ACCEPTED}"
         )
     if changed := _git(checkout, "status", "--porcelain", "--", *BUILT):
-        what = (
+        problem = (
             f"{len(changed.splitlines())} files differ from the last commit, which is what the"
             " machine would run"
         )
-        raise CloudError(what, where=checkout, fix="commit them, or give --source a wheel")
+        raise CloudError(problem, where=checkout, fix="commit them, or give --source a wheel")
     name = f"cortext_bci-{project['version']}"
     archive = folder / f"{name}.tar.gz"
     with disk_errors(folder):
@@ -170,6 +170,6 @@ def _git(checkout: Path, *arguments: str) -> str:
             "git is not installed", where=checkout, fix="give --source a wheel"
         ) from None
     except subprocess.CalledProcessError as error:
-        what = f"git: {(error.stderr.strip().splitlines() or ['failed'])[-1]}"
-        raise CloudError(what, where=checkout, fix=f"give --source {ACCEPTED}") from None
+        problem = f"git: {(error.stderr.strip().splitlines() or ['failed'])[-1]}"
+        raise CloudError(problem, where=checkout, fix=f"give --source {ACCEPTED}") from None
     return done.stdout

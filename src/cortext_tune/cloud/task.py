@@ -59,16 +59,16 @@ def address(text: str | None, option: str, example: str) -> Address:
     fix = f"give {option} {example}"
     if not text:
         raise CloudError(f"no bucket is given with {option}", fix=fix)
-    found = re.fullmatch(
+    match = re.fullmatch(
         r"(gs|s3)://([a-z0-9][a-z0-9._-]{1,61}[a-z0-9])((?:/[A-Za-z0-9._=+@-]+)*)/?", text
     )
-    if found is None or {".", ".."} & set(found[3].split("/")):
-        what = (
+    if match is None or {".", ".."} & set(match[3].split("/")):
+        problem = (
             f"{option} is {text!r}; gs://BUCKET/PATH or s3://BUCKET/PATH is needed, with letters,"
             " digits and ._=+@-"
         )
-        raise CloudError(what, fix=fix)
-    return Address(found[1], found[2], found[3].strip("/"))
+        raise CloudError(problem, fix=fix)
+    return Address(match[1], match[2], match[3].strip("/"))
 
 
 @dataclass(frozen=True)

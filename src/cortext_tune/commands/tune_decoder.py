@@ -112,8 +112,8 @@ class MaterialSettings:
         if not other.is_dir():
             if self.data is None:
                 fix = "give a share such as 0.3, or an evaluation directory"
-                what = f"--held-out is {self.held_out!r}, which is no directory"
-                raise ConfigError(what, fix=fix)
+                problem = f"--held-out is {self.held_out!r}, which is no directory"
+                raise ConfigError(problem, fix=fix)
             assert source is not None  # --data is refused without it
             other = evaluate(source, self.data, self.held_out)
         return tuned, other

@@ -96,17 +96,17 @@ class DevSet:
         if isinstance(source, SavedLogits):
             source = source.resolved()
             conventions = Conventions(get_inventory(source.order), source.language)
-            found = list(_of_files(source, conventions.inventory))
+            utterances = list(_of_files(source, conventions.inventory))
             fix = f"give them in {source.references}"
         else:
             source = as_path(source, "source").resolve()
-            found = list(_of_evaluation(source))
+            utterances = list(_of_evaluation(source))
             conventions = LogitsOrigin.of(source).conventions
             fix = "evaluate a split that has references"
-        if not found:
+        if not utterances:
             where = source.references if isinstance(source, SavedLogits) else source
             raise DataError("no trial has a reference to count errors by", where=where, fix=fix)
-        return cls(source, conventions, tuple(found))
+        return cls(source, conventions, tuple(utterances))
 
     @cached_property
     def vocabularies(self) -> tuple[Vocabulary, ...]:
@@ -184,7 +184,7 @@ def _read_dev_set(source: Source, made_ns: int) -> DevSet:
 
 
 @dataclass(frozen=True)
-class Part:
+class UtterancePart:
     """Some utterances of an evaluation directory or of saved logits.
 
     Attributes:
@@ -212,17 +212,19 @@ class Part:
         """Number of words of all references."""
         return sum(self.lengths)
 
-    def shuffled(self, seed: int) -> Part:
+    def shuffled(self, seed: int) -> UtterancePart:
         """Return the same utterances in another order."""
         order = np.random.default_rng(seed).permutation(self.indices)
         return replace(self, indices=tuple(order.tolist()))
 
-    def first(self, n: int | None) -> Part:
+    def first(self, n: int | None) -> UtterancePart:
         """Return the first `n` utterances, or all for None."""
         return replace(self, indices=self.indices[:n])
 
 
-def tuning_parts(source: Source, held_out: float | Path, seed: int) -> tuple[Part, Part | None]:
+def tuning_parts(
+    source: Source, held_out: float | Path, seed: int
+) -> tuple[UtterancePart, UtterancePart | None]:
     """Return the utterances to tune on, and those that are held out.
 
     Args:
@@ -246,13 +248,13 @@ def tuning_parts(source: Source, held_out: float | Path, seed: int) -> tuple[Par
             )
         if isinstance(material.source, Path):
             check_together(material.conventions, material.source, other.conventions, held_out)
-        return Part("tuned", material, everything), Part(
+        return UtterancePart("tuned", material, everything), UtterancePart(
             "held out", other, tuple(range(len(other.utterances)))
         )
     if not 0 <= held_out < 1:
         raise ConfigError(f"held_out is {held_out:g}; at least 0 and less than 1 is needed")
     if not held_out:
-        return Part("tuned", material, everything), None
+        return UtterancePart("tuned", material, everything), None
     sentences = sorted({utterance.reference for utterance in material.utterances})
     chosen: set[str] = set()
     rest: list[int] = []
@@ -263,9 +265,9 @@ def tuning_parts(source: Source, held_out: float | Path, seed: int) -> tuple[Par
         rest = [index for index in everything if material.utterances[index].reference in chosen]
     kept = tuple(index for index in everything if index not in set(rest))
     if not kept or not rest:
-        what = f"of {len(everything)} utterances {held_out:g} cannot be held out"
-        raise ConfigError(what, fix="give another fraction, or another evaluation directory")
-    return Part("tuned", material, kept), Part("held out", material, tuple(rest))
+        problem = f"of {len(everything)} utterances {held_out:g} cannot be held out"
+        raise ConfigError(problem, fix="give another fraction, or another evaluation directory")
+    return UtterancePart("tuned", material, kept), UtterancePart("held out", material, tuple(rest))
 
 
 def evaluated(
@@ -332,8 +334,8 @@ def _weights(run: Path) -> str | None:
 
 
 def describe(
-    tuned: Part,
-    held_out: Part | None,
+    tuned: UtterancePart,
+    held_out: UtterancePart | None,
     decoder: DecoderFiles,
     context: str,
     space: Space,

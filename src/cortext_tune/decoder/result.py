@@ -16,8 +16,8 @@ from cortext.config import to_mapping
 from cortext.decoding.options import DecoderOptions
 from cortext.files import atomic_write
 from cortext.text.metrics import bootstrap_interval
-from cortext_tune.comparison import COLOURS, OTHERS, Point, draw, write_rows
-from cortext_tune.decoder.material import Part
+from cortext_tune.comparison import COLOURS, OTHERS, TrialPoint, draw, write_rows
+from cortext_tune.decoder.material import UtterancePart
 from cortext_tune.decoder.space import DecoderSearch
 from cortext_tune.search import TuningTrial
 from cortext_tune.space import Space
@@ -41,7 +41,7 @@ class Rate:
 
 
 @dataclass(frozen=True)
-class Judged:
+class OptionErrors:
     """Error rates and time of options.
 
     Attributes:
@@ -64,7 +64,9 @@ class Judged:
         return self.tuned.wer
 
 
-def judged(name: str, options: Mapping[str, Any], part: Part, metrics: Mapping[str, Any]) -> Judged:
+def judged(
+    name: str, options: Mapping[str, Any], part: UtterancePart, metrics: Mapping[str, Any]
+) -> OptionErrors:
     """Turn a job's metrics into a row of the table.
 
     Args:
@@ -81,7 +83,9 @@ def judged(name: str, options: Mapping[str, Any], part: Part, metrics: Mapping[s
     rate = Rate(
         float(errors_B.sum() / length_B.sum()), low, high, len(errors_B), int(length_B.sum())
     )
-    return Judged(name, dict(options), rate, metrics["ms_per_frame"], None, metrics["degraded"])
+    return OptionErrors(
+        name, dict(options), rate, metrics["ms_per_frame"], None, metrics["degraded"]
+    )
 
 
 @dataclass(frozen=True)
@@ -101,7 +105,7 @@ class Tuned:
 
     out: Path
     trials: list[TuningTrial]
-    judged: list[Judged]
+    judged: list[OptionErrors]
     options: DecoderOptions
     search: DecoderSearch
     n_words: int
@@ -202,7 +206,7 @@ def _draw(tuned: Tuned) -> None:
         )
 
     points = [
-        Point(
+        TrialPoint(
             trial.settings,
             trial.value if trial.value is not None else math.nan,
             colours[trial.number],

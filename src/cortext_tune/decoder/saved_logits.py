@@ -89,10 +89,10 @@ def _named(lines: Sequence[str], path: Path, names: Sequence[str]) -> list[str]:
         if not line.strip():
             continue
         try:
-            found = parse_json_object(line)
+            values = parse_json_object(line)
         except ValueError as error:
             raise DataError(f"is no JSON object: {error}", where=where) from None
-        name, text = found.get("name"), found.get("text", 0)
+        name, text = values.get("name"), values.get("text", 0)
         if not isinstance(name, str) or not isinstance(text, str | None):
             raise DataError(
                 "has no 'name' and 'text'",

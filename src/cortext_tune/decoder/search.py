@@ -17,14 +17,14 @@ from cortext.errors import Interrupted, RunError
 from cortext.evaluation.decoder_files import DecoderFiles
 from cortext.evaluation.fit.search import STARTS, with_priors, without_idle_priors
 from cortext_tune.cluster_decoding import shared
-from cortext_tune.decoder.material import Part, describe, is_search_file
-from cortext_tune.decoder.result import Judged, Tuned, judged, write_results
+from cortext_tune.decoder.material import UtterancePart, describe, is_search_file
+from cortext_tune.decoder.result import OptionErrors, Tuned, judged, write_results
 from cortext_tune.decoder.space import DecoderSearch
 from cortext_tune.decoder.trial import DecodeJob, ScoreJob, parts
 from cortext_tune.search import Search, TuningTrial, load_optuna
 from cortext_tune.space import Space, label, settings_of, with_settings, within_space
 from cortext_tune.study import CORRECT, Given, TrialStore, begin_study, make_directory
-from cortext_tune.workers import Outcome, Work, Workers, WorkerSettings, run_all
+from cortext_tune.workers import TrialOutcome, Work, Workers, WorkerSettings, run_all
 
 if TYPE_CHECKING:
     from cortext_tune.decoder.sweep import Lists, Reranked
@@ -37,8 +37,8 @@ MIN_FINISHED = 4
 
 
 def tune_decoder(
-    tuned: Part,
-    held_out: Part | None,
+    tuned: UtterancePart,
+    held_out: UtterancePart | None,
     decoder: DecoderFiles,
     out: str | Path,
     search: DecoderSearch = DecoderSearch(),
@@ -79,8 +79,8 @@ def tune_decoder(
         Interrupted: After a Ctrl-C.
     """
     out = as_path(out, "out").resolve()
-    check_type(tuned, Part, "tuned", "a Part (tuning_parts)")
-    check_type(held_out, (Part, type(None)), "held_out", "a Part or None")
+    check_type(tuned, UtterancePart, "tuned", "an UtterancePart (tuning_parts)")
+    check_type(held_out, (UtterancePart, type(None)), "held_out", "an UtterancePart or None")
     check_type(decoder, DecoderFiles, "decoder", "DecoderFiles")
     check_type(search, DecoderSearch, "search", "a DecoderSearch")
     check_type(where, WorkerSettings, "where", "WorkerSettings")
@@ -124,7 +124,7 @@ def tune_decoder(
     return result
 
 
-def _check_models(decoder: DecoderFiles, parts: Sequence[Part]) -> None:
+def _check_models(decoder: DecoderFiles, parts: Sequence[UtterancePart]) -> None:
     """Raise the errors of the language models before anything is written."""
     # The options may name tokens of the utterances: these are compared first.
     lm = replace(decoder, llm=None, options=DecoderOptions()).open().lm
@@ -160,8 +160,8 @@ class _DecoderSearch:
     """A search that is running; the fields are the arguments of `tune_decoder`."""
 
     out: Path
-    tuned: Part
-    held_out: Part | None
+    tuned: UtterancePart
+    held_out: UtterancePart | None
     decoder: DecoderFiles
     search: DecoderSearch
     context: str
@@ -190,7 +190,9 @@ class _DecoderSearch:
                 f"every trial failed; the first: {trials[0].reason}", where=self.out, fix=CORRECT
             )
 
-    def judge_best(self, given: Sequence[dict[str, Any]]) -> tuple[DecoderOptions, list[Judged]]:
+    def judge_best(
+        self, given: Sequence[dict[str, Any]]
+    ) -> tuple[DecoderOptions, list[OptionErrors]]:
         """Return the best options, and the rates of the given ones and of the best."""
         finished = [trial for trial in self.store.trials() if trial.value is not None]
         finished.sort(key=lambda trial: trial.value or 0.0)
@@ -220,7 +222,7 @@ class _DecoderSearch:
 
     def sweep(
         self, best: DecoderOptions, space: Space
-    ) -> tuple[DecoderOptions, Judged, list[Reranked]]:
+    ) -> tuple[DecoderOptions, OptionErrors, list[Reranked]]:
         """Sweep the weights of the large model, and decode with the best of them.
 
         Returns:
@@ -253,17 +255,17 @@ class _DecoderSearch:
         return kept, row, points
 
     def _run(
-        self, begin: Callable[[int], Work | None], record: Callable[[int, Outcome], None]
+        self, begin: Callable[[int], Work | None], record: Callable[[int, TrialOutcome], None]
     ) -> None:
         if run_all(begin, record, self.workers, self.jobs):
             fix = "the same command goes on with it"
             raise Interrupted("interrupted; what is finished is saved", where=self.out, fix=fix)
 
-    def _run_jobs(self, jobs: Sequence[Work], record: Callable[[int, Outcome], None]) -> None:
+    def _run_jobs(self, jobs: Sequence[Work], record: Callable[[int, TrialOutcome], None]) -> None:
         """Run all jobs. Raises RunError where one fails."""
         left = iter(jobs)
 
-        def check(number: int, outcome: Outcome) -> None:
+        def check(number: int, outcome: TrialOutcome) -> None:
             if outcome.state == "failed":
                 raise RunError(
                     f"{outcome.reason}", where=self.out, fix="the same command goes on with it"
@@ -280,7 +282,7 @@ class _DecoderSearch:
         job = self._job(trial.number, self.sample, trial.options, self.searched)
         return replace(job, most_errors=self._most_errors() if self.search.prune else ())
 
-    def _record(self, number: int, outcome: Outcome) -> None:
+    def _record(self, number: int, outcome: TrialOutcome) -> None:
         trial = self.running.pop(number)
         name = f"trial {number} of {self.store.total}, {label(trial.settings) or 'as given'}"
         if outcome.state == "interrupted":
@@ -300,7 +302,7 @@ class _DecoderSearch:
             )
 
     def _job(
-        self, number: int, part: Part, options: dict[str, Any], decoder: DecoderFiles
+        self, number: int, part: UtterancePart, options: dict[str, Any], decoder: DecoderFiles
     ) -> DecodeJob:
         files = replace(decoder, options=_options(options))
         return DecodeJob(number, part.material.source, part.indices, files, self.out, self.context)
@@ -319,11 +321,11 @@ class _DecoderSearch:
             medians.append(sorted(sum(errors[:end]) for errors in finished)[len(finished) // 2])
         return tuple(medians)
 
-    def _value(self, row: Judged) -> float:
+    def _value(self, row: OptionErrors) -> float:
         """Return the quantity to minimise."""
         return 100 * row.wer + self.search.time_weight * row.ms_per_frame
 
-    def _judge_twice(self, candidates: Sequence[Candidate]) -> list[Judged]:
+    def _judge_twice(self, candidates: Sequence[Candidate]) -> list[OptionErrors]:
         """Judge candidates on the utterances tuned on and on those held out."""
         rows = self._judge(candidates, self.tuned)
         if self.held_out is None:
@@ -331,7 +333,7 @@ class _DecoderSearch:
         others = self._judge(candidates, self.held_out)
         return [replace(row, held_out=other.tuned) for row, other in zip(rows, others, strict=True)]
 
-    def _judge(self, candidates: Sequence[Candidate], part: Part) -> list[Judged]:
+    def _judge(self, candidates: Sequence[Candidate], part: UtterancePart) -> list[OptionErrors]:
         """Decode a part with each candidate, unless the study has its metrics already."""
         keys = [self._key(part, options, decoder) for _, options, decoder in candidates]
         jobs = [
@@ -347,12 +349,14 @@ class _DecoderSearch:
             for key, (name, options, decoder) in zip(keys, candidates, strict=True)
         ]
 
-    def _key(self, part: Part, options: dict[str, Any], decoder: DecoderFiles) -> str:
+    def _key(self, part: UtterancePart, options: dict[str, Any], decoder: DecoderFiles) -> str:
         llm = None if decoder.llm is None else [decoder.llm.to_json(), self.context]
         facts = json.dumps([options, llm], sort_keys=True)
         return f"{part.name} {hashlib.sha256(facts.encode()).hexdigest()[:16]}"
 
-    def _known(self, key: str, part: Part, options: dict[str, Any], decoder: DecoderFiles) -> Any:
+    def _known(
+        self, key: str, part: UtterancePart, options: dict[str, Any], decoder: DecoderFiles
+    ) -> Any:
         """Return the metrics of an earlier job, which may have been a trial; or None."""
         if part is self.tuned and self.search.sample is None and decoder == self.searched:
             for trial in self.store.trials():

@@ -19,12 +19,12 @@ from cortext.files import atomic_write, parse_json
 from cortext.tables import json_text
 from cortext.text.language import EN, Language
 from cortext_lm.llm.large_model import ranked
-from cortext_lm.llm.scoring import TextScore
+from cortext_lm.llm.scoring import TokenScore
 from cortext_tune.decoder.trial import word_errors
 from cortext_tune.search import Search, Settings, TuningTrial, suggest
 from cortext_tune.space import Space, settings_of, with_settings, within_space
 
-Lists = Sequence[Sequence[tuple[Hypothesis, TextScore]]]
+Lists = Sequence[Sequence[tuple[Hypothesis, TokenScore]]]
 """Hypotheses of each utterance, each with the large model's score."""
 
 
@@ -73,17 +73,17 @@ def sweep(
         return Reranked(settings, sum(of[text] for of, text in zip(errors, best, strict=True)))
 
     # The n-gram alone is one of the points: a large model that does harm is never chosen.
-    found = [measure({}), measure({"llm.weight": 0.0})]
+    points = [measure({}), measure({"llm.weight": 0.0})]
     search = Search("tpe", space, n_points, seed)
-    while len(found) < n_points + 2:
+    while len(points) < n_points + 2:
         earlier = []
-        for number, point in enumerate(found):
+        for number, point in enumerate(points):
             tried = within_space(space, settings_of(options, space) | point.settings)
             earlier.append(TuningTrial(number, "finished", tried, point.errors))
         if (settings := suggest(search, earlier)) is None:
             break
-        found.append(measure(settings))
-    return found
+        points.append(measure(settings))
+    return points
 
 
 def best_of(points: Sequence[Reranked]) -> Reranked:
@@ -101,23 +101,25 @@ def write_lists(path: Path, lists: Lists, made_by: Mapping[str, Any]) -> None:
     """
     lines: list[Any] = [dict(made_by)]
     for one in lists:
-        lines.append([asdict(replace(found, words=())) | asdict(score) for found, score in one])
+        lines.append(
+            [asdict(replace(hypothesis, words=())) | asdict(score) for hypothesis, score in one]
+        )
     atomic_write(path, "".join(f"{json_text(line)}\n" for line in lines).encode())
 
 
 def read_lists(
     path: Path, made_by: Mapping[str, Any]
-) -> list[list[tuple[Hypothesis, TextScore]]] | None:
+) -> list[list[tuple[Hypothesis, TokenScore]]] | None:
     """Return the lists in a file if their origin is `made_by`; hypotheses have no words."""
     try:
         first, *lines = (parse_json(line) for line in path.read_bytes().splitlines())
         if first != json.loads(json.dumps(dict(made_by))):
             return None
-        found = []
+        lists = []
         for line in lines:
-            scores = [TextScore(one.pop("log_prob"), one.pop("n_tokens")) for one in line]
+            scores = [TokenScore(one.pop("log_prob"), one.pop("n_tokens")) for one in line]
             hypotheses = [Hypothesis(**one | {"words": ()}) for one in line]
-            found.append(list(zip(hypotheses, scores, strict=True)))
-        return found
+            lists.append(list(zip(hypotheses, scores, strict=True)))
+        return lists
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None

@@ -57,14 +57,14 @@ class DecodeJob:
         for part, indices in enumerate(parts(self.indices) if self.most_errors else [self.indices]):
             n_frames += sum(len(material.log_probs[index]) for index in indices)
             start = clock()
-            found = material.decode(decoder, indices, self.context)
+            lists = material.decode(decoder, indices, self.context)
             seconds += clock() - start
             references = [material.utterances[index].reference for index in indices]
             errors += [
                 word_errors(reference, nbest.texts[0], decoder.language)
-                for reference, nbest in zip(references, found, strict=True)
+                for reference, nbest in zip(references, lists, strict=True)
             ]
-            degraded = degraded or next((nbest.degraded for nbest in found if nbest.degraded), None)
+            degraded = degraded or next((nbest.degraded for nbest in lists if nbest.degraded), None)
             if self.most_errors and sum(errors) > self.most_errors[part]:
                 break
         return {
@@ -110,6 +110,8 @@ class ScoreJob:
         decoder = replace(self.decoder, llm=None).open()
         reader = self.decoder.llm.open()
         assert isinstance(reader, LLM)
-        found = material.decode(decoder, self.indices)
-        lists = reader.in_language(decoder.language).read(found, self.decoder.options, self.context)
+        searched = material.decode(decoder, self.indices)
+        lists = reader.in_language(decoder.language).read(
+            searched, self.decoder.options, self.context
+        )
         return {"lists": lists}

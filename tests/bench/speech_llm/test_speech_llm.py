@@ -32,7 +32,7 @@ from cortext_bench.speech_llm.compare import (
 )
 from cortext_bench.speech_llm.materials import CacheOrder, GivenMaterials, prepare, random_audio_llm
 from cortext_bench.speech_llm.worker import RunningSetting, begin
-from cortext_bench.training.data import Recording
+from cortext_bench.training.data import SimulatedRecordings
 from cortext_bench.workers import Missing, WorkerProcess
 from cortext_live.voices import open_voice
 from cortext_lm.neural.train_neural import NeuralSettings
@@ -42,7 +42,7 @@ from cortext_speechllm.config import read_speech_config
 from cortext_speechllm.targets.build import LiveTargets, build_cache, sentences_of_data
 from cortext_speechllm.targets.cache import TargetCache, write_targets
 
-TINY = Recording(n_sessions=2, trials_per_session=4, n_features=8, bins=0, preset="tiny")
+TINY = SimulatedRecordings(n_sessions=2, trials_per_session=4, n_features=8, bins=0, preset="tiny")
 SMALL = ("model.n_units=8", "model.n_layers=1", "dataset.batch_size=4", "dataset.days_per_batch=2")
 
 

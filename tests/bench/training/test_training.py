@@ -18,13 +18,13 @@ from cortext_bench.training.compare import (
     too_large,
 )
 from cortext_bench.training.curves import training_curves
-from cortext_bench.training.data import Recording, ReleaseBatches
+from cortext_bench.training.data import ReleaseBatches, SimulatedRecordings
 from cortext_bench.training.restated import RestatedSide
 from cortext_bench.training.sides import PARTS, Clock, SideSettings
 from cortext_bench.training.worker import busy_share
 from cortext_bench.workers import Missing
 
-TINY = Recording(n_sessions=3, trials_per_session=6, n_features=4, bins=80)
+TINY = SimulatedRecordings(n_sessions=3, trials_per_session=6, n_features=4, bins=80)
 OVERRIDES = ("model.n_units=8", "dataset.batch_size=4")
 SIDE = {
     "ms", "ms_10_90", "cpu_ms", "steps", "trials_per_s", "wait_ms", "wait_share", "parts_ms", "hours_of_120k_batches",

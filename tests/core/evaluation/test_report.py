@@ -186,7 +186,7 @@ def test_the_confusion_figure_shows_shares_of_the_row(result):
 def test_the_day_figure_shows_rates_and_intervals(result):
     trials = [result(n, "a b", "a c" if n else "a b", "AA", "AA" if n else "B") for n in range(4)]
     measured = rates(trials)
-    figure = figures.rates_by_day([figures.Series("all", [3.0], [measured])], "days")
+    figure = figures.rates_by_day([figures.DailyRates("all", [3.0], [measured])], "days")
     wer = figure.axes[1]
     assert wer.get_title(loc="left") == "WER, %"
     assert wer.lines[0].get_ydata()[0] == pytest.approx(100 * measured.wer)

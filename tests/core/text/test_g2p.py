@@ -66,7 +66,7 @@ def test_model_is_small_and_needs_neither_torch_nor_the_dictionary():
 def test_phoneme_error_on_a_thousand_held_out_lemmas_is_below_ten_percent(train_g2p, held_out):
     tested, _ = held_out
     assert len(tested) == len(set(tested)) == 1000
-    assert train_g2p.phoneme_error_rate(g2p.JointModel.load(), tested, Lexicon.cmu()) <= 0.10
+    assert train_g2p.phoneme_error_rate(g2p.GraphoneModel.load(), tested, Lexicon.cmu()) <= 0.10
 
 
 @pytest.mark.slow
@@ -77,7 +77,7 @@ def test_shipped_model_is_what_training_without_the_held_out_lemmas_gives(
     lexicon, path = Lexicon.cmu(), tmp_path / "g2p.npz"
     words = [word for word in lexicon if word not in excluded]
     train_g2p.train(words, lexicon, train_g2p.ORDER, train_g2p.N_NODES, path)
-    again = g2p.JointModel.load(path)
+    again = g2p.GraphoneModel.load(path)
     assert np.mean([again.predict(word) == g2p.predict(word) for word in tested]) > 0.99
 
 
@@ -163,7 +163,7 @@ def small(train_g2p, tmp_path_factory):
     path = tmp_path_factory.mktemp("g2p") / "small.npz"
     words = list(Lexicon.cmu())[::40]
     train_g2p.train(words, Lexicon.cmu(), 5, 12_000, path)
-    return g2p.JointModel.load(path), words
+    return g2p.GraphoneModel.load(path), words
 
 
 def ngrams_of(model):
@@ -234,7 +234,7 @@ def test_best_pronunciation_is_that_of_an_exhaustive_search(small):
     model, _ = small
     for word in ("at", "ask", "the"):
         wide = model.nbest(word, beam=10**6)
-        assert g2p.JointModel.predict(model, word) == tuple(
+        assert g2p.GraphoneModel.predict(model, word) == tuple(
             ARPABET[n] for n in max(wide, key=wide.get)
         )
         assert np.logaddexp.reduce(list(wide.values())) < 0

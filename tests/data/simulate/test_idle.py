@@ -10,8 +10,8 @@ from cortext_data.simulate.brain import electrodes
 from cortext_data.simulate.config import PRESETS
 from cortext_data.simulate.idle import (
     KINDS,
+    ContinuousRecording,
     IdleConfig,
-    Recording,
     continuous,
     other_speech_weights,
 )
@@ -32,12 +32,14 @@ E = electrodes(QUIET, (1,))
 PROMPTS = [Prompt("the boat sails tomorrow", "own"), Prompt("who painted that wall", "own")]
 
 
-def recorded(seconds: float = 200.0, n_sentences: int = 0, **changes: object) -> Recording:
+def recorded(
+    seconds: float = 200.0, n_sentences: int = 0, **changes: object
+) -> ContinuousRecording:
     idle = replace(IdleConfig(stretch_s=(20.0, 20.0)), **changes)
     return continuous(QUIET, E, 1, 0, seconds, PROMPTS, n_sentences=n_sentences, idle=idle)
 
 
-def power(found: Recording, kind: str) -> np.ndarray:
+def power(found: ContinuousRecording, kind: str) -> np.ndarray:
     """Return the mean log power of each electrode in each bin of the kind's stretches."""
     parts = [
         found.features_TC[s.first_bin : s.end_bin, QUIET.n_electrodes :]
@@ -47,7 +49,7 @@ def power(found: Recording, kind: str) -> np.ndarray:
     return np.log(np.concatenate(parts))
 
 
-def excess(found: Recording, kind: str) -> float:
+def excess(found: ContinuousRecording, kind: str) -> float:
     """Return the variance of log power over that at rest, summed over the electrodes."""
     return float((power(found, kind).var(axis=0) - power(found, "rest").var(axis=0)).sum())
 

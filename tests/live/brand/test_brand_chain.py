@@ -17,7 +17,7 @@ from cortext.models import load_model, save_model
 from cortext_live.brand.parameters import NodeConfig
 from cortext_live.core.chain_follower import LOOK_S
 from cortext_live.recalibration.chain import model_folder, open_chain
-from cortext_live.recalibration.chain_entries import Entry
+from cortext_live.recalibration.chain_entries import ChainEntry
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +33,7 @@ def rig(redis_server, world, tmp_path):
     rig.close()
 
 
-def promote(chain, world) -> Entry:
+def promote(chain, world) -> ChainEntry:
     """Add a model with another output layer, and promote it."""
 
     def write(folder):

@@ -8,7 +8,7 @@ import re
 import pytest
 
 from cortext_live.brand.sequence import Sequencer
-from cortext_live.core.redis_streams import Entry
+from cortext_live.core.redis_streams import StreamEntry
 
 
 def sequence(text, bins_per_entry=1, last=None, release=True):
@@ -19,7 +19,7 @@ def sequence(text, bins_per_entry=1, last=None, release=True):
             said += sequencer.release()
             continue
         number, content = re.fullmatch(r"(\d*)(.*)", item).groups()
-        entry = Entry("s", (n, 0), {b"item": item.encode()})
+        entry = StreamEntry("s", (n, 0), {b"item": item.encode()})
         said += sequencer.take(entry, int(number), content.encode()) if number else sequencer.take_unnumbered(
             entry, "damaged" if content == "x" else ""
         )  # fmt: skip
@@ -102,6 +102,6 @@ def test_what_a_node_before_had_read_is_not_lost():
 def test_memory_does_not_grow_with_the_stream():
     sequencer = Sequencer()
     for n in range(5000):
-        sequencer.take(Entry("s", (n, 0), {}), 3 * n if n % 7 == 0 else n * n, b"")
+        sequencer.take(StreamEntry("s", (n, 0), {}), 3 * n if n % 7 == 0 else n * n, b"")
     assert len(sequencer._recent) < 200
     assert len(sequencer._early) < 4

@@ -7,7 +7,13 @@ import pytest
 from cortext.errors import LanguageModelError, TextError
 from cortext.text.language import EN, LANGUAGES, Language
 from cortext_live.casing.scores import CasingScores
-from cortext_live.casing.texts import LEAST_SENTENCES, Sentence, parsed, part_of, read_sentences
+from cortext_live.casing.texts import (
+    LEAST_SENTENCES,
+    WrittenSentence,
+    parsed,
+    part_of,
+    read_sentences,
+)
 from cortext_live.casing.writing import Shown
 
 
@@ -90,7 +96,7 @@ def test_parts_of_a_text_do_not_depend_on_capitals_and_marks():
 
 
 def test_scores_are_those_that_a_hand_counts():
-    meant = Sentence(
+    meant = WrittenSentence(
         ("yes", "avni", "i", "see"),
         (Shown("Yes", ","), Shown("Avni", "."), Shown("I", ""), Shown("see", "?")),
         True,
@@ -109,5 +115,5 @@ def test_scores_are_those_that_a_hand_counts():
 
 def test_the_last_mark_of_a_text_without_one_does_not_count():
     scores = CasingScores()
-    scores.add(Sentence(("a",), (Shown("A", ""),), False), [Shown("A", "?")])
+    scores.add(WrittenSentence(("a",), (Shown("A", ""),), False), [Shown("A", "?")])
     assert (scores.sentences, scores.right, scores.f1("?")) == (0, 0, None)

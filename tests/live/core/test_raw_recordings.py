@@ -24,7 +24,7 @@ from cortext_live.core.pipeline import Pipeline
 from cortext_live.page.settings import LiveSettings
 from cortext_live.page.setup import pipeline_options
 from cortext_live.page.utterance import PageUtterance
-from cortext_live.usage.heard import HeardFeatures
+from cortext_live.usage.kept_features import KeptFeatures
 from cortext_live.usage.writer import UsageLog, UtteranceRecord
 
 RAW = Conventions(features="raw")
@@ -354,12 +354,12 @@ def test_a_restarted_program_goes_on_with_the_statistics_of_its_log(
     recorded, tmp_path, conventions
 ):
     *before, newest = [trial.features_TC.astype(np.float32) for _, trial in recorded[:23]]
-    with UsageLog(tmp_path, conventions, heard=HeardFeatures(tmp_path)) as log:
+    with UsageLog(tmp_path, conventions, kept_features=KeptFeatures(tmp_path)) as log:
         assert log.latest_features(LATEST) == []
         for number, x_TC in enumerate(before):
             log.append(UtteranceRecord(number, DAYS[0], 1.0, "go"), x_TC)
             log.keep_features(x_TC)
-    with UsageLog(tmp_path, conventions, heard=HeardFeatures(tmp_path)) as log:
+    with UsageLog(tmp_path, conventions, kept_features=KeptFeatures(tmp_path)) as log:
         kept = log.latest_features(LATEST)
     if conventions.features != "raw":
         assert kept == []  # what was normalised already says nothing of means and deviations

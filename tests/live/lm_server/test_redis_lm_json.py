@@ -14,7 +14,7 @@ from redis_process import wait_for
 from cortext.decoding import Decoder
 from cortext.errors import ConfigError
 from cortext.text.inventory import LM, RELEASE
-from cortext_live.core.redis_streams import Entry
+from cortext_live.core.redis_streams import StreamEntry
 from cortext_live.lm_server.server import make_protocol
 
 SEE, THERE = spoken_logits("we want to see you"), spoken_logits("are you there")
@@ -37,7 +37,7 @@ def ask(decoder):
         fields = {b"message": message.encode()} | (
             {} if logits is None else {b"logits": logits.tobytes()}
         )
-        answers = protocol.handle(Entry("cortext_lm_input", (1, 0), fields), lambda key: "")
+        answers = protocol.handle(StreamEntry("cortext_lm_input", (1, 0), fields), lambda key: "")
         assert {answer.stream for answer in answers} <= {"cortext_lm_output"}
         return [json.loads(answer.fields["message"]) for answer in answers]
 
@@ -160,7 +160,7 @@ def test_what_goes_wrong_is_told_about_the_utterance_that_it_concerns(ask):
     assert "begun again before its end" in ask("begin")[0]["error"]
     assert ask("drop")[0] == {"type": "dropped", "utterance": "one", "frames": 0}
     for raw in (b"", b"{", b"[1]", b"\xff", b"[" * 100_000):
-        entry = Entry("cortext_lm_input", (1, 0), {b"message": raw})
+        entry = StreamEntry("cortext_lm_input", (1, 0), {b"message": raw})
         [answer] = ask.protocol.handle(entry, lambda key: "")
         assert json.loads(answer.fields["message"])["type"] == "error"
 

@@ -14,7 +14,7 @@ from serving import HTTP, TOKEN, make_session, serving
 from cortext.data import open_dataset
 from cortext.text.inventory import RELEASE
 from cortext_live.core.log_writer import LogWriter
-from cortext_live.usage.heard import HeardFeatures
+from cortext_live.usage.kept_features import KeptFeatures
 from cortext_live.usage.log import read_log
 from cortext_live.usage.writer import UsageLog, session_of_today
 
@@ -283,8 +283,8 @@ def test_corrections_and_ratings_are_kept_with_the_recording(page_root, tmp_path
 
 
 def test_features_of_all_utterances_are_kept_where_wanted(page_root, tmp_path):
-    heard = HeardFeatures(tmp_path / "log")
-    log_writer = LogWriter(UsageLog(tmp_path / "log", heard=heard))
+    heard = KeptFeatures(tmp_path / "log")
+    log_writer = LogWriter(UsageLog(tmp_path / "log", kept_features=heard))
     with serving(make_session(page_root, log_writer=log_writer)) as served, served.page() as page:
         for trial in (1, 0):
             served.post("start", {"trial": trial})
@@ -300,7 +300,7 @@ def test_features_of_all_utterances_are_kept_where_wanted(page_root, tmp_path):
 def test_a_full_disk_loses_the_features_and_not_the_utterance(page_root, tmp_path):
     """A file where the directory of the features should be stands for the disk."""
     folder = tmp_path / "log"
-    log_writer = LogWriter(UsageLog(folder, heard=HeardFeatures(folder)))
+    log_writer = LogWriter(UsageLog(folder, kept_features=KeptFeatures(folder)))
     (folder / "heard").write_text("")
     with serving(make_session(page_root, log_writer=log_writer)) as served, served.page() as page:
         served.post("start", {"trial": 0})

@@ -24,7 +24,7 @@ from cortext_live.page.decoding_thread import DecodingThread
 from cortext_live.page.sources import Replay
 from cortext_live.recalibration.chain import open_chain
 from cortext_live.usage import deletion
-from cortext_live.usage.heard import HeardFeatures
+from cortext_live.usage.kept_features import KeptFeatures
 from cortext_live.usage.log import read_log
 from cortext_live.usage.log_entries import Deleted
 from cortext_live.usage.writer import UsageLog
@@ -35,7 +35,7 @@ HEADERS = {"Authorization": f"Bearer {TOKEN}"}
 
 def logging(root, folder, **options):
     """A session that keeps all features in a log."""
-    writer = LogWriter(UsageLog(folder, heard=HeardFeatures(folder)))
+    writer = LogWriter(UsageLog(folder, kept_features=KeptFeatures(folder)))
     return make_session(root, log_writer=writer, **options)
 
 

@@ -15,7 +15,7 @@ from fake_espeak import SOUND, FakeEspeak
 from serving import HTTP, TOKEN, make_session, serving, wait_until
 
 from cortext_live.core.speech import Speech
-from cortext_live.page.speech import Sound, wav_header
+from cortext_live.page.speech import SpeechAnswer, wav_header
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -164,18 +164,18 @@ def test_guests_cannot_take_the_voice_from_the_owner(served):
         waiting = []
         for n_open, i in ((1, 0), (2, 0), (3, 1)):
             waiting.append(pool.submit(ask, i))
-            wait_until(lambda: Sound.n_open == n_open, "a guest's text waits")  # noqa: B023
+            wait_until(lambda: SpeechAnswer.n_open == n_open, "a guest's text waits")  # noqa: B023
         for i in (0, 1):  # two of one guest, three of all
             refused = ask(i)
             assert refused.status_code == 429
             assert refused.json()["error"].startswith("too many sounds of guests at a time")
         mine = [pool.submit(served.post, "speak", {"text": "mine"}) for _ in range(2)]
-        wait_until(lambda: Sound.n_open == 5, "the owner's texts wait")
+        wait_until(lambda: SpeechAnswer.n_open == 5, "the owner's texts wait")
         for each in guests:
             served.post("revoke", {"id": each["id"]})
         assert [samples(each.result())[3] for each in mine] == [SOUND] * 2
         assert all(isinstance(each.exception(), httpx.HTTPError) for each in waiting)
-    wait_until(lambda: Sound.n_open == 0, "the end of all")
+    wait_until(lambda: SpeechAnswer.n_open == 0, "the end of all")
 
 
 def test_program_of_the_documentation_speaks_each_new_sentence_once(served, espeak, monkeypatch):

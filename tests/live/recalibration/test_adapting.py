@@ -185,7 +185,7 @@ def test_trials_without_labels_may_lie_in_the_test_split(participant, tmp_path):
             tmp_path / f"{name}-run",
             "one-step",
             participant.lm,
-            heard=heard,
+            learn_from=heard,
             progress=False,
         )
     assert_same(weights(tmp_path / "a-run"), weights(tmp_path / "b-run"))

@@ -15,7 +15,7 @@ from cortext.errors import RunError
 from cortext.models import GRUConfig
 from cortext.training.config import TrainConfig
 from cortext_live.recalibration.chain import read_chain
-from cortext_live.recalibration.chain_entries import ChainContents, Entry
+from cortext_live.recalibration.chain_entries import ChainContents, ChainEntry
 from cortext_live.recalibration.forgetting import (
     forget_in_chain,
     forget_in_store,
@@ -29,7 +29,7 @@ from cortext_live.recalibration.service import Recalibration
 from cortext_live.recalibration.settings import ServiceOptions, method_settings
 from cortext_live.recalibration.state import LearnerStore
 from cortext_live.usage.deletion import Selection, delete
-from cortext_live.usage.heard import HeardFeatures
+from cortext_live.usage.kept_features import KeptFeatures
 from cortext_live.usage.log import read_log
 from cortext_live.usage.writer import UsageLog, UtteranceRecord
 
@@ -125,7 +125,9 @@ def chain_of(*candidates):
 
     def add(kind, **facts):
         number = len(contents.entries)
-        contents.add(Entry.made(number, now, kind, {"digest": "d" * 64} | facts, contents.head))
+        contents.add(
+            ChainEntry.made(number, now, kind, {"digest": "d" * 64} | facts, contents.head)
+        )
 
     add("base")
     for parent, log, decoded, corrected, replayed in candidates:
@@ -157,7 +159,7 @@ def test_models_are_named_that_learnt_themselves_or_by_their_parents(numbers, ex
 
 
 def say(folder, trials, first=0):
-    with UsageLog(folder, heard=HeardFeatures(folder)) as log:
+    with UsageLog(folder, kept_features=KeptFeatures(folder)) as log:
         for number, each in enumerate(trials, first):
             features_TC = each.features_TC.astype(np.float32)
             log.append(UtteranceRecord(number, DRIFTED, 2.0, "i see you"), features_TC)

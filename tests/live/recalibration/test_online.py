@@ -42,7 +42,7 @@ def learnt(participant, tmp_path_factory):
         participant.lm,
         out,
         "one-step",
-        heard=["train"],
+        learn_from=["train"],
         overrides=["lr=0.005"],
     )
     return online, out
@@ -206,7 +206,7 @@ def test_a_trial_without_a_label_is_not_judged(participant, tmp_path):
 def test_a_split_without_labels_can_be_heard(participant, tmp_path):
     data = day_of(participant, tmp_path / "raw", {"train": range(60)})
     _, online = evaluate_online(
-        participant.run, data, "val", participant.lm, tmp_path / "out", "one-step", heard=["train"],
+        participant.run, data, "val", participant.lm, tmp_path / "out", "one-step", learn_from=["train"],
         overrides=["lr=0.005"],
     )  # fmt: skip
     assert online.overall["one-step"].per < 0.8 * online.overall[FROZEN].per

@@ -8,7 +8,7 @@ import pytest
 from cortext.data.conventions import RELEASE_CONVENTIONS
 from cortext.errors import DataError, LiveError
 from cortext_live.recalibration.recorded import LoggedSentences
-from cortext_live.usage.heard import HeardFeatures
+from cortext_live.usage.kept_features import KeptFeatures
 from cortext_live.usage.writer import UsageLog, UtteranceRecord
 
 RAW = replace(RELEASE_CONVENTIONS, features="raw")
@@ -19,7 +19,7 @@ def said(folder, conventions, n=3):
     """A log of utterances of 40 bins with means of 1, 2, 3 ... and unit variance."""
     rng = np.random.default_rng(0)
     x_NTC = [rng.normal(number + 1, 1, (40, 2)).astype(np.float32) for number in range(n)]
-    with UsageLog(folder, conventions, heard=HeardFeatures(folder)) as log:
+    with UsageLog(folder, conventions, kept_features=KeptFeatures(folder)) as log:
         for number, x_TC in enumerate(x_NTC):
             log.append(UtteranceRecord(number, "t15.2026.01.01", 0.8, "good morning"), x_TC)
             log.keep_features(x_TC)

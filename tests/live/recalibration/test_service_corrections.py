@@ -18,7 +18,7 @@ from recalibrating import (
 )
 
 from cortext.cli import run as cortext
-from cortext_live.usage.heard import HeardFeatures
+from cortext_live.usage.kept_features import KeptFeatures
 from cortext_live.usage.writer import UsageLog, UtteranceRecord
 
 pytestmark = pytest.mark.usefixtures("drawn_by_number")
@@ -357,7 +357,7 @@ def test_without_its_learner_a_chain_goes_on_from_its_latest_model(participant, 
 def test_it_asks_for_the_latest_sentences_that_could_judge(participant, tmp_path):
     """The features of 30 were never kept; nothing was decoded of 40."""
     trials = recorded(participant)
-    log = UsageLog(tmp_path / "log", heard=HeardFeatures(tmp_path / "log"))
+    log = UsageLog(tmp_path / "log", kept_features=KeptFeatures(tmp_path / "log"))
     with log, service(participant, tmp_path, **QUICK) as running:
         for number in range(90):
             text = "" if number == 40 else "x"

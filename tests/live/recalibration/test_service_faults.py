@@ -137,7 +137,7 @@ def test_a_person_may_roll_back_while_days_are_compared(participant, tmp_path, m
     assert "rejected" not in kinds(tmp_path / "chain")
     assert contents.parent == chosen[0]
     last = contents.models[-1]
-    assert contents.may_go_on(last)
+    assert contents.may_learn_from(last)
     assert chosen[0] in contents.descent(last)
     assert sessions == (*KNOWN, *(("one", "two") if to == "latest" else ()), "three")
 

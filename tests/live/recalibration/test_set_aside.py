@@ -15,7 +15,7 @@ from cortext.models import AcousticModel
 from cortext_live.recalibration.chain_entries import ChainContents
 from cortext_live.recalibration.learner import Learner
 from cortext_live.recalibration.watching import watch
-from cortext_live.usage.heard import HeardFeatures
+from cortext_live.usage.kept_features import KeptFeatures
 from cortext_live.usage.log import read_log
 from cortext_live.usage.writer import now
 
@@ -27,7 +27,7 @@ def say_with(folder, trials, number, features_TC, when):
     said = list(trials)
     said[number] = replace(said[number], features_TC=features_TC)
     say(folder, said, ["i see you"] * len(said), when=when)
-    return HeardFeatures(folder).path(read_log(folder).began, number)
+    return KeptFeatures(folder).path(read_log(folder).began, number)
 
 
 def watched(running):
@@ -80,7 +80,7 @@ def test_features_of_another_number_are_set_aside_and_deleted_ones_are_not_misse
     trials, clock = recorded(participant)[:4], Clock()
     wide_TC = np.ones((50, 3), np.float32)
     say_with(tmp_path / "log", trials, 1, wide_TC, clock.now).with_name("other").write_bytes(b"")
-    HeardFeatures(tmp_path / "log").path(read_log(tmp_path / "log").began, 2).unlink()
+    KeptFeatures(tmp_path / "log").path(read_log(tmp_path / "log").began, 2).unlink()
     with service(participant, tmp_path, clock=clock, **QUICK) as running:
         work(running)
         n_features = trials[0].features_TC.shape[1]
@@ -137,7 +137,7 @@ def test_too_many_open_files_lose_no_sentence(participant, tmp_path, monkeypatch
             raise OSError(errno.EMFILE, "Too many open files")
 
         with monkeypatch.context() as patched:
-            patched.setattr(HeardFeatures, "load", refused)
+            patched.setattr(KeptFeatures, "load", refused)
             with pytest.raises(DataError, match="Too many open files"):
                 work(running)
         work(running)

@@ -18,7 +18,7 @@ from cortext.data import open_dataset
 from cortext.errors import CortextError, DataError, LiveError
 from cortext_live.usage import conversation
 from cortext_live.usage.deletion import Selection, delete
-from cortext_live.usage.heard import HeardFeatures
+from cortext_live.usage.kept_features import KeptFeatures
 from cortext_live.usage.log import read_log
 from cortext_live.usage.log_entries import Damaged, Deleted, PartnerTurn
 from cortext_live.usage.log_lines import numbered
@@ -47,7 +47,7 @@ def write(folder: Path) -> Path:
     """A log in which entry n has the text `word n`, features of the value n, and its correction."""
     number = 0
     for ids in LIVES:
-        with UsageLog(folder, heard=HeardFeatures(folder)) as log:
+        with UsageLog(folder, kept_features=KeptFeatures(folder)) as log:
             for id_ in ids:
                 when = NOON + timedelta(minutes=number)
                 if id_ == "turn":
@@ -90,7 +90,7 @@ def set_lines(folder: Path, lines: list[bytes]) -> None:
 
 def read(folder: Path) -> dict[int, tuple[str, float, str | None]]:
     """Text, features and correction of each utterance."""
-    log, heard = read_log(folder), HeardFeatures(folder)
+    log, heard = read_log(folder), KeptFeatures(folder)
     found = {}
     for number, each in log.utterances.items():
         features_TC = heard.read(log.began, number)
@@ -194,7 +194,7 @@ def test_a_writer_goes_on_with_a_number_of_its_own(log, damage: Damage, n):
     lines = lines_of(log)
     lost = damage(lines, n)
     set_lines(log, lines)
-    with UsageLog(log, heard=HeardFeatures(log)) as opened:
+    with UsageLog(log, kept_features=KeptFeatures(log)) as opened:
         assert len(opened.notes) <= 1
         number = len(opened.entries)
         assert number in (8, 9)  # 9 where the end of the log may have been one entry more
@@ -238,7 +238,7 @@ def test_a_damaged_entry_can_be_deleted_with_what_is_kept_of_it(log, selection):
     assert trials == set(MEANT)
     assert 3 in delete(log, selection)
     assert isinstance(read_log(log).entries[3], Deleted)
-    assert HeardFeatures(log).read(BEGAN, 3) is None
+    assert KeptFeatures(log).read(BEGAN, 3) is None
     if selection.everything:
         assert not list(log.rglob("*.safetensors")) + list(log.rglob("*.hdf5"))
         assert len(read_log(log).entries) == 8
@@ -251,7 +251,7 @@ def test_a_damaged_entry_can_be_deleted_with_what_is_kept_of_it(log, selection):
 
 
 def test_a_server_deletes_what_was_damaged_while_it_ran(log):
-    with UsageLog(log, heard=HeardFeatures(log)) as opened:
+    with UsageLog(log, kept_features=KeptFeatures(log)) as opened:
         set_lines(log, [b"x\n" * len(LINES)])
         assert opened.delete(Selection(entries=(1, 7))) == [1, 7]
         opened.append(UtteranceRecord("9", DAY, 4.0, "word 8", when=NOON + timedelta(hours=1)))
@@ -307,7 +307,7 @@ def test_the_unfinished_line_of_a_killed_process_is_not_counted_in_a_log_without
 
 def test_a_log_without_numbers_goes_on_with_them(log):
     lines = lines_of(without_numbers(log))
-    with UsageLog(log, heard=HeardFeatures(log)) as opened:
+    with UsageLog(log, kept_features=KeptFeatures(log)) as opened:
         opened.append(UtteranceRecord("3", DAY, 4.0, "word 8", when=NOON + timedelta(hours=1)))
         opened.keep_features(features(8))
         opened.correct("3", "they saw")

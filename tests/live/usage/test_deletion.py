@@ -21,7 +21,7 @@ from cortext.errors import DataError, LiveError
 from cortext_live.usage import deletion
 from cortext_live.usage.deletion import Selection, delete
 from cortext_live.usage.drift.sources import read_source
-from cortext_live.usage.heard import HeardFeatures
+from cortext_live.usage.kept_features import KeptFeatures
 from cortext_live.usage.log import read_log
 from cortext_live.usage.log_entries import Deleted, LoggedUtterance, PartnerTurn
 from cortext_live.usage.log_lines import KEYS
@@ -44,7 +44,7 @@ def features(n: int) -> np.ndarray:
 
 def write(folder: Path) -> None:
     """A log of six utterances, ten minutes apart, the last two of the next day, and a turn."""
-    with UsageLog(folder, heard=HeardFeatures(folder)) as log:
+    with UsageLog(folder, kept_features=KeptFeatures(folder)) as log:
         for n, text in enumerate(TEXTS):
             if n == TURN_AFTER:
                 log.add_turn("do you like giraffes", NOON + timedelta(minutes=25))
@@ -98,7 +98,7 @@ def test_the_others_keep_their_numbers_features_and_labels(log):
     assert [entry.when for entry in after.entries] == [entry.when for entry in before.entries]
     kept = {n: entry for n, entry in before.utterances.items() if n != 0}
     assert after.utterances == kept
-    heard = HeardFeatures(log)
+    heard = KeptFeatures(log)
     assert heard.read(after.began, 0) is None
     for n, number in enumerate(NUMBERS[1:], 1):
         np.testing.assert_array_equal(heard.read(after.began, number), features(n))
@@ -111,7 +111,7 @@ def test_the_others_keep_their_numbers_features_and_labels(log):
 
 
 def test_a_log_goes_on_after_a_deletion(log):
-    with UsageLog(log, heard=HeardFeatures(log)) as opened:
+    with UsageLog(log, kept_features=KeptFeatures(log)) as opened:
         assert opened.delete(Selection(entries=(1,))) == [1]
         with pytest.raises(LiveError, match="utterance 1 was deleted"):
             opened.correct(1, "zebras again")
@@ -247,7 +247,7 @@ def test_an_interrupted_deletion_is_finished_at_the_next_start(log, monkeypatch,
             delete(log, Selection(entries=(1,)))
     between = read_log(log)
     assert (log / "utterances.jsonl").read_bytes() == whole or between.deleted == {1}
-    with UsageLog(log, heard=HeardFeatures(log)) as opened:
+    with UsageLog(log, kept_features=KeptFeatures(log)) as opened:
         assert not opened.notes
         assert len(opened.entries) == 7
     if step == "begin":
@@ -264,7 +264,7 @@ def test_a_full_disk_leaves_the_log_and_is_made_good_later(log, monkeypatch):
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    with UsageLog(log, heard=HeardFeatures(log)) as opened:
+    with UsageLog(log, kept_features=KeptFeatures(log)) as opened:
         with monkeypatch.context() as patch:
             patch.setattr(deletion, "_rewrite", full)
             with pytest.raises(LiveError, match="not everything is deleted yet: No space left"):
@@ -387,7 +387,7 @@ def test_a_kill_at_any_moment_leaves_the_log_whole_or_deleted(tmp_path):
         changed = (log / "utterances.jsonl").read_bytes() != whole
         assert between.deleted == ({1, 3} if changed else set())
         begun = changed or (log / "deleting.json").exists()
-        with UsageLog(log, heard=HeardFeatures(log)) as opened:
+        with UsageLog(log, kept_features=KeptFeatures(log)) as opened:
             assert not opened.notes
         outcomes.add((begun, changed))
         assert read_log(log).deleted == ({1, 3} if begun else set())

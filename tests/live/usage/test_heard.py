@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from cortext.errors import ConfigError
-from cortext_live.usage.heard import HeardFeatures
+from cortext_live.usage.kept_features import KeptFeatures
 
 BLOCK = 1_772_355_600
 
@@ -24,10 +24,10 @@ def kept(heard):
 
 
 def test_what_is_kept_is_read(tmp_path):
-    heard = HeardFeatures(tmp_path)
+    heard = KeptFeatures(tmp_path)
     for number in range(3):
         heard.keep(BLOCK, number, features(number))
-    again = HeardFeatures(tmp_path)
+    again = KeptFeatures(tmp_path)
     for number in range(3):
         np.testing.assert_array_equal(again.read(BLOCK, number), features(number))
     assert again.read(BLOCK, 3) is None
@@ -38,7 +38,7 @@ def test_what_is_kept_is_read(tmp_path):
 
 def test_quota(tmp_path):
     """A file of 50 x 12 numbers takes about 2.5 kB: three of five fit into 8 kB, the latest."""
-    heard = HeardFeatures(tmp_path, quota_bytes=8000)
+    heard = KeptFeatures(tmp_path, quota_bytes=8000)
     for number in range(5):
         heard.keep(BLOCK, number, features(number))
         time.sleep(0.01)
@@ -46,18 +46,18 @@ def test_quota(tmp_path):
 
 
 def test_retention(tmp_path):
-    heard = HeardFeatures(tmp_path, days=30)
+    heard = KeptFeatures(tmp_path, days=30)
     for number, age_days in enumerate((31, 30.1, 29.9, 0)):
         heard.keep(BLOCK, number, features(number))
         then = time.time() - age_days * 86_400
         os.utime(heard.folder / f"{BLOCK}-{number}.safetensors", (then, then))
-    HeardFeatures(tmp_path, days=30).tidy()
+    KeptFeatures(tmp_path, days=30).tidy()
     assert kept(heard) == [2, 3]
 
 
 @pytest.mark.parametrize("damage", [b"", b"\xff" * 100, b"cut"])
 def test_a_damaged_file_is_passed_over(tmp_path, damage):
-    heard = HeardFeatures(tmp_path)
+    heard = KeptFeatures(tmp_path)
     heard.keep(BLOCK, 0, features(0))
     path = heard.folder / f"{BLOCK}-0.safetensors"
     path.write_bytes(path.read_bytes()[:40] if damage == b"cut" else damage)
@@ -65,24 +65,24 @@ def test_a_damaged_file_is_passed_over(tmp_path, damage):
 
 
 def test_features_that_no_recording_has(tmp_path):
-    heard = HeardFeatures(tmp_path)
+    heard = KeptFeatures(tmp_path)
     heard.keep(BLOCK, 0, np.full((3, 12), np.nan, np.float32))
     assert heard.read(BLOCK, 0) is None
 
 
 def test_a_full_disk_loses_only_the_new_one(tmp_path):
     """A limit on the size of files stands for the disk."""
-    HeardFeatures(tmp_path).keep(BLOCK, 0, features(0))
+    KeptFeatures(tmp_path).keep(BLOCK, 0, features(0))
     script = """
         import resource, signal, sys
         import numpy as np
         from cortext.errors import LiveError
-        from cortext_live.usage.heard import HeardFeatures
+        from cortext_live.usage.kept_features import KeptFeatures
 
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
         try:
-            HeardFeatures(sys.argv[1]).keep(int(sys.argv[2]), 1, np.zeros((50, 12), np.float32))
+            KeptFeatures(sys.argv[1]).keep(int(sys.argv[2]), 1, np.zeros((50, 12), np.float32))
         except LiveError as error:
             print(error)
     """
@@ -92,7 +92,7 @@ def test_a_full_disk_loses_only_the_new_one(tmp_path):
     )  # fmt: skip
     assert "cannot be kept" in done.stdout
     assert "--record-quota-gb" in done.stdout
-    heard = HeardFeatures(tmp_path)
+    heard = KeptFeatures(tmp_path)
     assert kept(heard) == [0]
     np.testing.assert_array_equal(heard.read(BLOCK, 0), features(0))
 
@@ -100,4 +100,4 @@ def test_a_full_disk_loses_only_the_new_one(tmp_path):
 @pytest.mark.parametrize("wrong", [{"quota_bytes": 0}, {"days": -1}, {"days": float("nan")}])
 def test_no_space_and_no_time_are_refused(tmp_path, wrong):
     with pytest.raises(ConfigError, match="positive"):
-        HeardFeatures(tmp_path, **wrong)
+        KeptFeatures(tmp_path, **wrong)

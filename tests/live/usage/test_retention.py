@@ -8,7 +8,7 @@ import pytest
 
 from cortext.errors import LiveError
 from cortext_live.core.log_writer import LogWriter
-from cortext_live.usage.heard import HeardFeatures
+from cortext_live.usage.kept_features import KeptFeatures
 from cortext_live.usage.writer import UsageLog, UtteranceRecord
 
 BLOCK = 1_772_355_600
@@ -35,14 +35,14 @@ def kept(heard):
 def recorded(folder, ages_days, clock, days=30.0, quota_bytes=2e9):
     """Keep features of an utterance for each age, in this order, and return their store."""
     folder.mkdir(exist_ok=True)
-    writing = HeardFeatures(folder, days=1e6)
+    writing = KeptFeatures(folder, days=1e6)
     writing.keep(BLOCK, 0, A_BIN)
     content = writing.path(BLOCK, 0).read_bytes()
     for number, age_days in enumerate(ages_days):
         writing.path(BLOCK, number).write_bytes(content)
         then_s = NOON_S - age_days * DAY_S
         os.utime(writing.path(BLOCK, number), (then_s, then_s))
-    return HeardFeatures(folder, quota_bytes, days, clock)
+    return KeptFeatures(folder, quota_bytes, days, clock)
 
 
 A_MONTH = [*np.arange(29.5, 0, -1.0), 0.01]
@@ -165,7 +165,7 @@ def test_files_of_other_names_are_left_alone(tmp_path):
 def test_a_page_is_told_once_that_the_clock_is_not_believed(tmp_path):
     clock, lines = Clock(), []
     heard = recorded(tmp_path, [35, 0], clock)
-    writer = LogWriter(UsageLog(tmp_path, heard=heard))
+    writer = LogWriter(UsageLog(tmp_path, kept_features=heard))
     for number in range(3):
         said = UtteranceRecord(number, "t15.2026.01.01", 0.8, "good morning")
         writer.append(number, lambda _, said=said: said, A_BIN, lines.append)

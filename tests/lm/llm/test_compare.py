@@ -20,7 +20,7 @@ from cortext.errors import LanguageModelError
 from cortext_lm.llm.loading import save_model
 from cortext_lm.llm.model import CausalLM
 from cortext_lm.neural.compare import (
-    Events,
+    TextLogProbs,
     _report,
     compare,
     events,
@@ -135,8 +135,10 @@ def test_bits_per_character_of_a_toy_by_hand():
     sentence, characters = np.array([0, 0, 1, 1]), np.array([3, 2])
     letters = np.array([-1e3, -math.inf, -1e3, -math.inf])
     halves = np.full(4, math.log(0.5))
-    tested = Events(halves, letters, np.log([0.125, 0.125, 0.5, 0.5]), sentence, characters, 0)
-    fitted = Events(halves, letters, np.log(np.full(4, 0.01)), sentence, characters, 0)
+    tested = TextLogProbs(
+        halves, letters, np.log([0.125, 0.125, 0.5, 0.5]), sentence, characters, 0
+    )
+    fitted = TextLogProbs(halves, letters, np.log(np.full(4, 0.01)), sentence, characters, 0)
     report = _report(fitted, tested)
     assert report["bits_per_character"]["ngram"] == pytest.approx(4 / 5, abs=1e-4)
     assert report["bits_per_character"]["neural"] == pytest.approx((3 + 3 + 1 + 1) / 5)

@@ -25,13 +25,13 @@ from cortext_lm.llm import large_model
 from cortext_lm.llm.augment import augmented
 from cortext_lm.llm.large_model import LLM
 from cortext_lm.llm.model import CausalLM
-from cortext_lm.llm.scoring import TextScore, score_texts
+from cortext_lm.llm.scoring import TokenScore, score_texts
 
 SAID = {
-    "a b": TextScore(-6.0, 2),
-    "a c d": TextScore(-3.0, 3),
-    "": TextScore(0.0, 0),
-    "a e": TextScore(-7.0, 2),
+    "a b": TokenScore(-6.0, 2),
+    "a c d": TokenScore(-3.0, 3),
+    "": TokenScore(0.0, 0),
+    "a e": TokenScore(-7.0, 2),
 }
 """What the model says of each text in tests of formulas."""
 
@@ -52,7 +52,7 @@ def reader(monkeypatch: pytest.MonkeyPatch) -> LLM:
 
     def said(
         lm: Any, texts: list[str], context: str = "", variants: str = "plain", **_: Any
-    ) -> list[TextScore]:
+    ) -> list[TokenScore]:
         return [SAID[text] for text in texts]
 
     monkeypatch.setattr(large_model, "score_texts", said)
@@ -200,9 +200,9 @@ def test_sentences_of_other_lengths_and_beyond_the_top_are_left_alone():
 
 
 def test_the_model_ranks_what_the_exchange_makes(reader: LLM, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setitem(SAID, "a b d", TextScore(-0.5, 3))
-    monkeypatch.setitem(SAID, "a c e", TextScore(-50.0, 3))
-    monkeypatch.setitem(SAID, "a b e", TextScore(-50.0, 3))
+    monkeypatch.setitem(SAID, "a b d", TokenScore(-0.5, 3))
+    monkeypatch.setitem(SAID, "a c e", TokenScore(-50.0, 3))
+    monkeypatch.setitem(SAID, "a b e", TokenScore(-50.0, 3))
     given = NBest([Hypothesis("a c d", -9.0, -12.0, -5.0), Hypothesis("a b e", -9.5, -12.0, -5.5)])
     (found,) = reader.rank([given], options(weight=1.0, augment=20, augment_penalty=0.0))
     assert found.texts[:2] == ["a b d", "a c d"]
@@ -383,7 +383,7 @@ def test_lists_ranked_before_are_the_n_grams_with_a_weight_of_nothing(reader: LL
 def test_what_fails_after_fusion_gives_the_n_grams_order(
     reader: LLM, monkeypatch: pytest.MonkeyPatch
 ):
-    def fails(*_: object, **__: object) -> list[TextScore]:
+    def fails(*_: object, **__: object) -> list[TokenScore]:
         raise LanguageModelError("the model failed")
 
     monkeypatch.setattr(large_model, "score_texts", fails)

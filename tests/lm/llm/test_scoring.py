@@ -18,7 +18,7 @@ from transformers import OPTConfig
 from cortext.errors import LanguageModelError
 from cortext_lm.llm import scoring
 from cortext_lm.llm.model import CausalLM
-from cortext_lm.llm.scoring import TextScore, score_texts, written_forms
+from cortext_lm.llm.scoring import TokenScore, score_texts, written_forms
 
 TEXTS = [
     "how are you",
@@ -99,7 +99,7 @@ def test_written_forms_are_added_up():
         [0.2 * 0.87, 0.1 * 0.7], rel=1e-6
     )
     assert [score.n_tokens for score in found] == [2, 2]
-    assert score_texts(two_word_model(), [""], variants="written") == [TextScore(0.0, 0)]
+    assert score_texts(two_word_model(), [""], variants="written") == [TokenScore(0.0, 0)]
 
 
 def test_written_forms_that_are_the_same_tokens_count_once():

@@ -20,7 +20,7 @@ from cortext.models import AcousticModel, build_model, load_model, model_config,
 from cortext.text import HANDWRITING
 from cortext_data.readers.falcon import falcon_h2
 from cortext_data.readers.importing import import_source
-from cortext_published.falcon import Decoder
+from cortext_published.falcon import FalconDecoder
 
 HELD_IN, HELD_OUT = ("2022.05.18", "2022.05.23"), ("2023.04.17",)
 TEXTS = [
@@ -68,7 +68,7 @@ def decoded(decoder, tag, trials):
 def test_streaming_gives_the_text_of_the_imported_trial_decoded_offline(root, lm):
     model = load_model(root / "run")
     search = lm and WordSearch.from_dir(root / lm)
-    decoder = Decoder(root / "run", lm and root / lm, calibration=root / "000950")
+    decoder = FalconDecoder(root / "run", lm and root / lm, calibration=root / "000950")
     for day in HELD_IN:
         session = f"t5.{day}"
         offline = []
@@ -121,7 +121,7 @@ def test_the_last_partly_filled_patch_of_a_transformer_is_read(root, tmp_path):
         offline.append(text(logits_PV))
         shorter.append(text(logits_PV[: (len(trial.features_TC) - 8) // 5]))
     path, trials = minival(root, HELD_IN[0])
-    decoder = Decoder(tmp_path / "run", calibration=root / "000950")
+    decoder = FalconDecoder(tmp_path / "run", calibration=root / "000950")
     assert decoded(decoder, path, trials) == offline != shorter
 
 
@@ -129,9 +129,11 @@ def test_a_language_model_of_characters_writes_full_stops_and_one_of_words_does_
     path, trials = minival(root, HELD_IN[0])
     calibration = root / "000950"
     with_marks = decoded(
-        Decoder(root / "run", root / "characters", calibration=calibration), path, trials
+        FalconDecoder(root / "run", root / "characters", calibration=calibration), path, trials
     )
-    without = decoded(Decoder(root / "run", root / "words", calibration=calibration), path, trials)
+    without = decoded(
+        FalconDecoder(root / "run", root / "words", calibration=calibration), path, trials
+    )
     assert any(text.endswith(("~", "?")) for text in with_marks)
     assert not set("".join(without)) & set("~?,")
 
@@ -139,7 +141,7 @@ def test_a_language_model_of_characters_writes_full_stops_and_one_of_words_does_
 @pytest.mark.parametrize("calibration", ["000950", "000950/sub-T5-held-in-calib"])
 def test_a_day_begins_with_the_last_trials_of_its_calibration(root, calibration):
     path, trials = minival(root, HELD_IN[0])
-    decoder = Decoder(root / "run", calibration=root / calibration)
+    decoder = FalconDecoder(root / "run", calibration=root / calibration)
     decoder.reset([path])
     found = decoder._scale.push(trials[0][:3])
     _, before = minival(root, HELD_IN[0], "calib")
@@ -151,14 +153,14 @@ def test_a_day_begins_with_the_last_trials_of_its_calibration(root, calibration)
 
 
 def test_without_calibration_a_day_begins_with_the_trial_itself(root):
-    decoder = Decoder(root / "run")
+    decoder = FalconDecoder(root / "run")
     decoder.reset([HELD_IN[0]])
     first_1C = decoder._scale.push(np.ones((1, 192)))
     np.testing.assert_array_equal(first_1C, 0)
 
 
 def test_an_unknown_day_is_decoded_with_the_last_layer(root):
-    decoder = Decoder(root / "run")
+    decoder = FalconDecoder(root / "run")
     assert decoder.session == "t5.2023.04.17"
     decoder.reset(["2022.05.23"])
     assert decoder.session == "t5.2022.05.23"
@@ -169,7 +171,7 @@ def test_an_unknown_day_is_decoded_with_the_last_layer(root):
 
 
 def test_a_trial_without_bins_has_no_text(root):
-    decoder = Decoder(root / "run")
+    decoder = FalconDecoder(root / "run")
     assert decoder.on_done(np.array([True])) == ""
     assert decoder.predict(np.zeros((1, 192), np.uint8)).shape == (1, 0)
     decoder.observe(np.zeros((1, 192), np.uint8))
@@ -190,13 +192,13 @@ def test_a_run_of_features_that_are_not_scaled_gets_the_counts(root, tmp_path):
         ).strip(">")
         for x_TC in trials
     ]
-    assert decoded(Decoder(tmp_path / "run"), path, trials) == offline
+    assert decoded(FalconDecoder(tmp_path / "run"), path, trials) == offline
 
 
 def test_a_run_of_raw_recordings_begins_a_day_with_its_calibration(root, tmp_path):
     import_source(falcon_h2(root / "000950"), tmp_path / "data", normalise="raw")
     train(writing_config(2), tmp_path / "data", tmp_path / "run", progress=False)
-    decoder = Decoder(tmp_path / "run", calibration=root / "000950")
+    decoder = FalconDecoder(tmp_path / "run", calibration=root / "000950")
     path, trials = minival(root, HELD_IN[0])
     decoder.reset([path])
     known_TC = np.concatenate(minival(root, HELD_IN[0], "calib")[1][2:]).astype(float)
@@ -216,7 +218,7 @@ def test_it_has_the_methods_of_the_challenge():
         "set_batch_size": ["self", "batch_size"],
     }
     for name, parameters in expected.items():
-        assert list(inspect.signature(getattr(Decoder, name)).parameters) == parameters
+        assert list(inspect.signature(getattr(FalconDecoder, name)).parameters) == parameters
 
 
 ROW = np.zeros((1, 192), np.uint8)
@@ -238,7 +240,7 @@ ROW = np.zeros((1, 192), np.uint8)
     ],
 )  # fmt: skip
 def test_a_wrong_call_is_one_line_and_changes_nothing(root, call, error, says):
-    decoder = Decoder(root / "run")
+    decoder = FalconDecoder(root / "run")
     decoder.predict(ROW)
     with pytest.raises(error, match=says) as caught:
         call(decoder)
@@ -249,19 +251,19 @@ def test_a_wrong_call_is_one_line_and_changes_nothing(root, call, error, says):
 def test_runs_and_folders_that_do_not_fit_are_refused(root, tmp_path):
     speech = untrained_run(tmp_path / "t15", ["t15.2023.08.11"], 512)
     with pytest.raises(RunError, match="reads 512 features in bins of 20 ms; H2 has 192 in bins"):
-        Decoder(speech)
+        FalconDecoder(speech)
     phonemes = untrained_run(tmp_path / "phonemes", ["t15.2023.08.11"], 192)
     with pytest.raises(RunError, match="tokens are phonemes, which make no text alone; give a"):
-        Decoder(phonemes)
+        FalconDecoder(phonemes)
     with pytest.raises(RunError, match="model"):
-        Decoder(tmp_path)
+        FalconDecoder(tmp_path)
     with pytest.raises(DataError, match="no such folder"):
-        Decoder(root / "run", calibration=tmp_path / "none")
+        FalconDecoder(root / "run", calibration=tmp_path / "none")
     with pytest.raises(CortextError):
-        Decoder(root / "run", tmp_path)
+        FalconDecoder(root / "run", tmp_path)
     write_falcon(tmp_path / "h2", dandi=False)
     (damaged,) = tmp_path.rglob("T5_2022.05.18_held_in_calib.nwb")
     damaged.write_bytes(damaged.read_bytes()[:5000])
-    decoder = Decoder(root / "run", calibration=tmp_path / "h2")
+    decoder = FalconDecoder(root / "run", calibration=tmp_path / "h2")
     with pytest.raises(DataError, match=r"held_in_calib.nwb: truncated HDF5: 5000 bytes found"):
         decoder.reset(["2022.05.18"])

@@ -21,7 +21,7 @@ from cortext.models import load_model
 from cortext.text import edit_counts
 from cortext_data.readers.falcon import falcon_h2
 from cortext_data.readers.importing import import_source
-from cortext_published.falcon import Decoder
+from cortext_published.falcon import FalconDecoder
 
 DAYS = DATASET_HELDINOUT_MAP["h2"]
 GUIDE = Path(__file__).resolve().parents[3] / "docs/guides/import-falcon-h2.md"
@@ -36,7 +36,7 @@ def root(tmp_path_factory):
     return root
 
 
-class Watched(Decoder):
+class Watched(FalconDecoder):
     """Our decoder, which notes the day of each file."""
 
     def reset(self, dataset_tags=("",)):

@@ -676,7 +676,7 @@ def test_frames_unlike_those_of_a_trained_model_fail(frames, failed):
             logits_PV[frame, 3] = np.inf
         elif symbol is not None:
             logits_PV[frame, RELEASE.index[symbol]] = 10
-    sums = cortext_published.verification.baseline._Frames()
+    sums = cortext_published.verification.baseline._FrameSums()
     sums.add(logits_PV, RELEASE)
     checks = cortext_published.verification.baseline._sane(sums, {"a day": sums})
     assert {check.name for check in checks if check.status == "FAIL"} == failed

@@ -20,7 +20,7 @@ from tiny_llm import save_tiny_lm
 
 from cortext_lm.llm.large_model import LLM
 from cortext_lm.llm.model import CausalLM
-from cortext_lm.llm.scoring import TextScore
+from cortext_lm.llm.scoring import TokenScore
 from cortext_tune.decoder.sweep import best_of, read_lists, sweep, write_lists
 
 OPTIONS = DecoderOptions(**NEUTRAL, lm_weight=1.0, llm=LLMOptions(weight=0.5))
@@ -28,8 +28,8 @@ OPTIONS = DecoderOptions(**NEUTRAL, lm_weight=1.0, llm=LLMOptions(weight=0.5))
 
 def scored(
     text: str, acoustic: float, ngram: float, llm: float, n_tokens: int
-) -> tuple[Hypothesis, TextScore]:
-    return Hypothesis(text, 0.0, acoustic, ngram), TextScore(llm, n_tokens)
+) -> tuple[Hypothesis, TokenScore]:
+    return Hypothesis(text, 0.0, acoustic, ngram), TokenScore(llm, n_tokens)
 
 
 LISTS = (
@@ -73,7 +73,7 @@ def test_a_price_on_tokens_is_swept_too():
 def test_lists_come_back_as_they_were_and_only_for_what_made_them(tmp_path):
     file = tmp_path / "lists.jsonl"
     lists = [
-        [(Hypothesis("é", -0.1, -1 / 3, -math.pi, (), 0.25, -0.5, 2.0), TextScore(-1e-17, 3))],
+        [(Hypothesis("é", -0.1, -1 / 3, -math.pi, (), 0.25, -0.5, 2.0), TokenScore(-1e-17, 3))],
         list(LISTS[0]),
     ]
     write_lists(file, lists, {"model": "a", "places": (1, 2)})

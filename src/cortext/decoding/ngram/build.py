@@ -90,10 +90,10 @@ class _Build:
         self.work.mkdir()
         own = own_lexicon(options)
         corpus = self._read(texts, self.work, self.stage("reading") or silent)
-        found = self._pronounce(corpus, own, self.stage("pronouncing") or silent)
-        kept = found.words
+        pronounced = self._pronounce(corpus, own, self.stage("pronouncing") or silent)
+        kept = pronounced.words
         words = [*SPECIAL, *kept]
-        self.facts = _facts(corpus, words, options) | _own_facts(corpus, found, options)
+        self.facts = _facts(corpus, words, options) | _own_facts(corpus, pronounced, options)
         if own is not None and own.format:
             self.facts["lexicon"] = own.format
         if options.engine == "lmplz":
@@ -112,7 +112,7 @@ class _Build:
             self.partial, options.binary, options.keep_arpa, min(options.memory_bytes, 1 << 30)
         )
         inventory = LM if options.inventory.is_published else options.inventory
-        write_rest(self.partial, found.lexicon, self.facts, kept, inventory)
+        write_rest(self.partial, pronounced.lexicon, self.facts, kept, inventory)
 
     def _read(
         self, texts: Sequence[Path | list[str]], directory: Path, progress: Progress = silent
@@ -259,8 +259,8 @@ def refuse_foreign(out: Path) -> None:
         raise LanguageModelError(
             "is the current directory", where=out, fix="give a directory in it"
         )
-    found = list(out.iterdir()) if out.is_dir() else []
-    foreign = sorted(path.name for path in found if path.name not in FILES or path.is_dir())
+    files = list(out.iterdir()) if out.is_dir() else []
+    foreign = sorted(path.name for path in files if path.name not in FILES or path.is_dir())
     if foreign:
         raise LanguageModelError(
             f"holds {foreign[0]!r}, which is no part of a language model",
@@ -325,7 +325,7 @@ def _facts(corpus: Corpus, words: Sequence[str], options: BuildSettings) -> dict
     }
 
 
-def _own_facts(corpus: Corpus, found: Pronounced, options: BuildSettings) -> dict[str, Any]:
+def _own_facts(corpus: Corpus, pronounced: Pronounced, options: BuildSettings) -> dict[str, Any]:
     """Return the facts that a model of the published tokens and language does not have."""
     facts: dict[str, Any] = {}
     if not options.inventory.is_published:
@@ -337,7 +337,7 @@ def _own_facts(corpus: Corpus, found: Pronounced, options: BuildSettings) -> dic
         facts["unit"] = options.unit
     if facts or options.lexicon is not None or options.g2p is not None or options.spell:
         counts = dict(zip(corpus.words, corpus.counts.tolist(), strict=True))
-        named = sorted(found.without, key=lambda word: (-counts.get(word, 0), word))
-        facts["pronunciations"] = found.sources | {"without": len(found.without)}
+        named = sorted(pronounced.without, key=lambda word: (-counts.get(word, 0), word))
+        facts["pronunciations"] = pronounced.sources | {"without": len(pronounced.without)}
         facts["without_pronunciation"] = named[:MOST_NAMED]
     return facts

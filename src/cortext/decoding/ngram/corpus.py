@@ -247,10 +247,10 @@ def _encode(sentences: Iterable[str], numbers: _Numbers, file: Path) -> dict[str
             return len(block)
 
         for sentence in sentences:
-            found = [numbers[word] for word in sentence.split()]
-            if any(number > 0 for number in found):
+            ids = [numbers[word] for word in sentence.split()]
+            if any(number > 0 for number in ids):
                 n_sentences += 1
-                buffer += (BOS_ID, *found, EOS_ID)
+                buffer += (BOS_ID, *ids, EOS_ID)
                 if len(buffer) > _BLOCK:
                     n_words += flush()
         n_words += flush()
@@ -300,5 +300,5 @@ def text_lines(path: Path, progress: Callable[[int], None]) -> Iterator[str]:
             "neither UTF-8 nor UTF-16 text", where=path, fix="save it as UTF-8"
         ) from None
     except DECOMPRESSION_ERRORS as error:
-        what = getattr(error, "strerror", None) or error
-        raise LanguageModelError(f"cannot read the text: {what}", where=path) from None
+        reason = getattr(error, "strerror", None) or error
+        raise LanguageModelError(f"cannot read the text: {reason}", where=path) from None

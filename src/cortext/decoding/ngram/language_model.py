@@ -218,9 +218,9 @@ class LanguageModel(Described):
             fix = "give the model as lm.bin, lm.arpa or lm.arpa.gz"
             raise LanguageModelError("no lm.bin or lm.arpa", where=directory, fix=fix)
         ngram = _native.NGram.open(str(model))
-        found = cls(directory, ngram, lexicon, inventory.symbols, inventory, language, unit)
-        found.require_words(lexicon, model)
-        return found
+        lm = cls(directory, ngram, lexicon, inventory.symbols, inventory, language, unit)
+        lm.require_words(lexicon, model)
+        return lm
 
     @cached_property
     def n_known(self) -> int:
@@ -443,9 +443,9 @@ def language_model_checksum(lm_dir: str | Path) -> str:
     Raises:
         LanguageModelError: For a file that cannot be read.
     """
-    found = file_checksums(lm_dir)
-    model = next((name for name in MODELS if name in found), None)
-    used = [text for name, text in found.items() if name not in MODELS or name == model]
+    by_name = file_checksums(lm_dir)
+    model = next((name for name in MODELS if name in by_name), None)
+    used = [text for name, text in by_name.items() if name not in MODELS or name == model]
     return hashlib.sha256("\n".join(used).encode()).hexdigest()[:16]
 
 
@@ -517,13 +517,13 @@ def _published(tokens: tuple[str, ...], path: Path) -> Inventory:
     """Return the inventory of published tokens, in whatever order."""
     missing = set(LM.symbols) - set(tokens)
     if len(set(tokens)) != len(tokens) or missing or len(tokens) != len(LM):
-        found = (
+        problem = (
             f"lacks {', '.join(sorted(missing))}"
             if missing
             else "has tokens more than once or unknown ones"
         )
         raise LanguageModelError(
-            f"{found}; the {len(LM)} tokens {' '.join(LM.symbols[:3])} ... are needed",
+            f"{problem}; the {len(LM)} tokens {' '.join(LM.symbols[:3])} ... are needed",
             where=path,
             fix="for others, lm.json must name the inventory: build the model again",
         )
@@ -535,5 +535,5 @@ def _read_tokens(path: Path) -> tuple[str, ...]:
     try:
         return tuple(read_text(path, _MOST_TOKENS_BYTES).split())
     except (OSError, ValueError) as error:
-        what = getattr(error, "strerror", None) or error
-        raise LanguageModelError(f"cannot read the tokens: {what}", where=path) from None
+        reason = getattr(error, "strerror", None) or error
+        raise LanguageModelError(f"cannot read the tokens: {reason}", where=path) from None

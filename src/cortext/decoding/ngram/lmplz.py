@@ -14,14 +14,14 @@ from cortext.errors import LanguageModelError
 
 def find_lmplz() -> str:
     """Return the path of `lmplz`; raise LanguageModelError where it is not installed."""
-    found = shutil.which("lmplz")
-    if not found:
+    program = shutil.which("lmplz")
+    if not program:
         fix = (
             "build KenLM and put its bin directory on PATH, or leave --engine out: the built-in one"
             " gives the same"
         )
         raise LanguageModelError("lmplz is not on PATH", fix=fix)
-    return found
+    return program
 
 
 def run_lmplz(
@@ -78,10 +78,10 @@ def run_lmplz(
             f"cannot run lmplz: {error.strerror or error}", where=command[0]
         ) from None
     if done.returncode or not out.is_file():
-        said = [line for line in done.stderr.splitlines() if line.strip()]
-        what = said[-1].strip() if said else "no message"
+        lines = [line for line in done.stderr.splitlines() if line.strip()]
+        message = lines[-1].strip() if lines else "no message"
         raise LanguageModelError(
-            f"lmplz ended with status {done.returncode}: {what}", where=command[0]
+            f"lmplz ended with status {done.returncode}: {message}", where=command[0]
         )
     text.unlink()
 

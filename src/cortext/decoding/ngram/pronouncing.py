@@ -32,11 +32,11 @@ def inventory_for(lexicon: Path | Lexicon | None, language: Language) -> Invento
     if lexicon is None:
         return LM
     try:
-        found = lexicon.inventory if isinstance(lexicon, Lexicon) else inventory_of(lexicon)
+        inventory = lexicon.inventory if isinstance(lexicon, Lexicon) else inventory_of(lexicon)
     except TextError as error:
         raise LanguageModelError(error.what, where=error.where, fix=error.fix) from None
-    adds_english = language.is_benchmark and set(found.symbols) <= set(LM.symbols)
-    return LM if adds_english else found
+    adds_english = language.is_benchmark and set(inventory.symbols) <= set(LM.symbols)
+    return LM if adds_english else inventory
 
 
 def own_lexicon(options: BuildSettings) -> Lexicon | None:
@@ -51,9 +51,9 @@ def own_lexicon(options: BuildSettings) -> Lexicon | None:
         return None
     if isinstance(given, Lexicon):
         lexicon = given
-        if found := options.inventory.difference(given.inventory):
+        if differs := options.inventory.difference(given.inventory):
             raise LanguageModelError(
-                f"the inventory and that of the lexicon differ: in the inventory {found}",
+                f"the inventory and that of the lexicon differ: in the inventory {differs}",
                 fix="make the lexicon with this inventory",
             )
     else:
@@ -103,7 +103,7 @@ def pronounce_words(
         LanguageModelError: For a command that fails, and where no word has a pronunciation.
     """
     try:
-        found = pronounce_all(
+        pronounced = pronounce_all(
             words,
             options.inventory,
             options.language,
@@ -113,11 +113,12 @@ def pronounce_words(
         )
     except TextError as error:
         raise LanguageModelError(error.what, where=error.where, fix=error.fix) from None
-    if not len(found.lexicon):
-        named = ", ".join(f"{word!r}" for word in found.without[:_SHOWN])
+    if not len(pronounced.lexicon):
+        named = ", ".join(f"{word!r}" for word in pronounced.without[:_SHOWN])
         raise LanguageModelError(
-            f"none of the {len(found.without):,} words of the texts has a pronunciation ({named})",
+            f"none of the {len(pronounced.without):,} words of the texts has a pronunciation"
+            f" ({named})",
             where=options.lexicon if isinstance(options.lexicon, Path) else None,
             fix="give the lexicon of this language and inventory, --g2p or --spell",
         )
-    return found
+    return pronounced

@@ -42,9 +42,9 @@ def read_vocabulary(given: str, language: Language = EN) -> int | list[str]:
     try:
         words = read_text(Path(given), _MOST_BYTES).split()
     except (OSError, ValueError) as error:
-        what = getattr(error, "strerror", None) or error
+        reason = getattr(error, "strerror", None) or error
         raise LanguageModelError(
-            f"cannot read the vocabulary: {what}", where=given or "''", fix=fix
+            f"cannot read the vocabulary: {reason}", where=given or "''", fix=fix
         ) from None
     return _checked(words, language, given)
 
@@ -66,14 +66,16 @@ def choose(
         vocabulary: The choice.
         language: Language of the words.
     """
-    found = words[len(SPECIAL) :]
+    own_words = words[len(SPECIAL) :]
     if vocabulary is None:
-        return sorted(found)
+        return sorted(own_words)
     if isinstance(vocabulary, int):
         if vocabulary < 1:
             raise LanguageModelError(f"a vocabulary of {vocabulary} words cannot be")
         frequency = counts[len(SPECIAL) :].tolist()
-        ranked = sorted(zip(frequency, found, strict=True), key=lambda pair: (-pair[0], pair[1]))
+        ranked = sorted(
+            zip(frequency, own_words, strict=True), key=lambda pair: (-pair[0], pair[1])
+        )
         return sorted(word for _, word in ranked[:vocabulary])
     return sorted(set(_checked(list(vocabulary), language)))
 

@@ -118,8 +118,8 @@ def calibration(
     p_N = np.asarray(confidence_N, dtype=np.float64)
     y_N = np.asarray(right_N, dtype=bool).astype(np.float64)
     if not len(p_N) or not len(p_N) == len(y_N) == len(sentence_N):
-        what = f"{len(p_N)} confidences, {len(y_N)} words, {len(sentence_N)} sentences"
-        raise DataError(f"{what}; as many of each are needed, and at least one")
+        counts = f"{len(p_N)} confidences, {len(y_N)} words, {len(sentence_N)} sentences"
+        raise DataError(f"{counts}; as many of each are needed, and at least one")
     if not ((p_N >= 0) & (p_N <= 1)).all():
         raise DataError("a confidence is not between 0 and 1")
     base = float(y_N.mean())
@@ -171,12 +171,14 @@ def words_right(reference: str, words: Sequence[Word], language: Language = EN) 
     parts = [language.normalize(word.word).split() for word in words]
     flat = [part for each in parts for part in each]
     pairs = align(reference.split(), flat)
-    right = iter([true == found for true, found in pairs if found is not None])
-    found = []
+    right = iter(
+        [true == sentences_right for true, sentences_right in pairs if sentences_right is not None]
+    )
+    sentences_right = []
     for each in parts:
         of_word = [next(right) for _ in each]
-        found.append(bool(of_word) and all(of_word))
-    return found
+        sentences_right.append(bool(of_word) and all(of_word))
+    return sentences_right
 
 
 def _sums(p_N: np.ndarray, y_N: np.ndarray, sentence_N: np.ndarray) -> np.ndarray:
@@ -222,11 +224,11 @@ def _interval(values: np.ndarray) -> tuple[float, float] | None:
 
 
 def _bins(total_K: np.ndarray) -> tuple[ReliabilityBin, ...]:
-    found = []
+    bins = []
     for k, (n, confidence, right) in enumerate(total_K.T.tolist()):
         means = (confidence / n, right / n) if n else (None, None)
-        found.append(ReliabilityBin(k / N_BINS, (k + 1) / N_BINS, int(n), *means))
-    return tuple(found)
+        bins.append(ReliabilityBin(k / N_BINS, (k + 1) / N_BINS, int(n), *means))
+    return tuple(bins)
 
 
 def trial_calibrations(trials: Sequence[TrialResult], seed: int = 0) -> dict[str, Calibration]:
@@ -254,8 +256,8 @@ def trial_calibrations(trials: Sequence[TrialResult], seed: int = 0) -> dict[str
         if trial.nbest.confidence is not None:
             row = (trial.nbest.confidence, trial.text == trial.reference, trial.id)
             values.setdefault("sentences", []).append(row)
-    found = {}
+    by_name = {}
     for name, rows in values.items():
         confidence_N, right_N, trial_N = (np.array(column) for column in zip(*rows, strict=True))
-        found[name] = calibration(confidence_N, right_N, trial_N, seed)
-    return found
+        by_name[name] = calibration(confidence_N, right_N, trial_N, seed)
+    return by_name

@@ -88,17 +88,17 @@ class FitDecoder(Callback):
         for name, (run, split) in trainer.runs.items():
             try:
                 # All features: the model makes its choice of them itself.
-                found = self.fit(trainer, run, replace(split, columns=None))
+                fitted = self.fit(trainer, run, replace(split, columns=None))
             except DataError as error:  # too few sentences: the run is none the worse
                 say(f"no decoder options were fitted: {error}", trainer.shown)
                 continue
-            if found is not None:
-                self.found[name] = found
-            if found is None or found.weights is None or self.lm is None:
+            if fitted is not None:
+                self.found[name] = fitted
+            if fitted is None or fitted.weights is None or self.lm is None:
                 # Options of another run, or none: an earlier calibration is for other options.
                 FittedConfidence.drop(run)
-            elif not _calibrated(run, found):
-                self._calibrate(trainer, run, replace(split, columns=None), found)
+            elif not _calibrated(run, fitted):
+                self._calibrate(trainer, run, replace(split, columns=None), fitted)
 
     def fit(self, trainer: Trains, run: Path, split: PackedSplit) -> FittedOptions | None:
         """Fit to a run's best weights, unless that was done on the same trials.
@@ -184,23 +184,23 @@ def _words(trials: list[TrialName]) -> int:
 
 def _calibrated(run: Path, fitted: FittedOptions) -> bool:
     """Tell whether the run's confidences were fitted with its weights and these options."""
-    found = FittedConfidence.read_sound(run)
+    written = FittedConfidence.read_sound(run)
     return (
-        found is not None
-        and found.weights == fitted.weights
-        and found.language_model.checksum == fitted.language_model.checksum
-        and found.calibrator.goes_with(fitted.options)
+        written is not None
+        and written.weights == fitted.weights
+        and written.language_model.checksum == fitted.language_model.checksum
+        and written.calibrator.goes_with(fitted.options)
     )
 
 
 def _done(run: Path, lm: str | Path, trials: list[TrialName]) -> FittedOptions | None:
     """Return the options fitted to the run's weights on these trials with this language model."""
-    found = FittedOptions.read_sound(run)
+    written = FittedOptions.read_sound(run)
     if (
-        found is not None
-        and found.belongs_to(run)
-        and found.language_model.is_same(lm)
-        and found.has_seen([trial for trial in trials if trial.reference])
+        written is not None
+        and written.belongs_to(run)
+        and written.language_model.is_same(lm)
+        and written.has_seen([trial for trial in trials if trial.reference])
     ):
-        return found
+        return written
     return None

@@ -39,9 +39,15 @@ class MeasuredConfidence:
     ece: float
 
     @classmethod
-    def of(cls, found: Calibration) -> MeasuredConfidence:
+    def of(cls, calibration: Calibration) -> MeasuredConfidence:
         """Return the measures that the file keeps."""
-        return cls(found.n, found.right, found.brier_skill, found.auroc, found.ece)
+        return cls(
+            calibration.n,
+            calibration.right,
+            calibration.brier_skill,
+            calibration.auroc,
+            calibration.ece,
+        )
 
 
 @dataclass(frozen=True)
@@ -150,7 +156,7 @@ def keep_confidence(
     """
     # The trials of the fit itself are decoded with those of the halves, and have confidences, too.
     options = [fitted.options, *(half.options for half in fitted.halves)]
-    found = FittedConfidence(
+    kept = FittedConfidence(
         words=fit.words,
         sentences=fit.sentences,
         decoder_options=list(dict.fromkeys(map(options_checksum, options))),
@@ -167,8 +173,8 @@ def keep_confidence(
         seconds=round(fit.seconds, 1),
         **made_now(run),
     )
-    found.write(run)
-    return found
+    kept.write(run)
+    return kept
 
 
 def choose_confidence(
@@ -189,20 +195,20 @@ def choose_confidence(
     Raises:
         ConfigError: For a damaged `confidence.yaml`.
     """
-    if run is None or lm is None or (found := FittedConfidence.read(run)) is None:
+    if run is None or lm is None or (fitted := FittedConfidence.read(run)) is None:
         return ChosenConfidence(None, RAW)
     reasons = {
         "is for sentences that no large model ranks": has_llm,
-        f"belongs to other weights; {REFIT}": not found.belongs_to(run),
-        f"belongs to another language model; {REFIT}": not found.language_model.is_same(lm),
-        f"belongs to other decoder options; {REFIT_OPTIONS}": not found.calibrator.goes_with(
+        f"belongs to other weights; {REFIT}": not fitted.belongs_to(run),
+        f"belongs to another language model; {REFIT}": not fitted.language_model.is_same(lm),
+        f"belongs to other decoder options; {REFIT_OPTIONS}": not fitted.calibrator.goes_with(
             options
         ),
     }
     for reason, applies in reasons.items():
         if applies:
             return ChosenConfidence(None, f"{RAW} (the calibration in {run} {reason})")
-    on = found.fitted_on
-    fitted_to = f"{run}" if found.source is None else f"{found.source}, which it was adapted from"
+    on = fitted.fitted_on
+    fitted_to = f"{run}" if fitted.source is None else f"{fitted.source}, which it was adapted from"
     note = f"confidences: probabilities, calibrated on {on.trials} {on.split} trials of {fitted_to}"
-    return ChosenConfidence(found.calibrator, note)
+    return ChosenConfidence(fitted.calibrator, note)

@@ -59,7 +59,7 @@ class FittedFile:
 
     Attributes:
         FILE: Name of the file.
-        NAME: What was fitted, for messages.
+        NAME: Name of the fitted values, for messages.
         HEADER: First line of the file.
         AGAIN: What to do about a damaged file.
         weights: Checksum of the run's weights; None where it is not known.
@@ -138,8 +138,8 @@ class FittedFile:
             RunError: Where it cannot be written.
         """
         # Damage at the source is no fault of the adapted run, which does without.
-        found = cls.read_sound(source)
-        adapted = None if found is None else found._adapted(source, run)
+        fitted = cls.read_sound(source)
+        adapted = None if fitted is None else fitted._adapted(source, run)
         if adapted is not None:
             adapted.write(run)
         return adapted
@@ -159,8 +159,8 @@ class FittedFile:
         try:
             path.unlink(missing_ok=True)
         except OSError as error:
-            what = f"the old {cls.NAME} cannot be removed: {error.strerror}"
-            raise RunError(what, where=path, fix="remove it") from None
+            problem = f"the old {cls.NAME} cannot be removed: {error.strerror}"
+            raise RunError(problem, where=path, fix="remove it") from None
 
     def belongs_to(self, run: str | Path) -> bool:
         """Tell whether it was fitted to the weights that a run has now."""

@@ -166,11 +166,11 @@ class FittedOptions(FittedFile):
     def about(self) -> str:
         """The trials and the word error rate, for a line to the user."""
         on = self.fitted_on
-        found = f"fitted on {on.trials} {on.split} trials"
+        trials = f"fitted on {on.trials} {on.split} trials"
         before, after = self.word_errors.rate("start"), self.word_errors.rate("cross_fitted")
         if before is None or after is None:
-            return found
-        return f"{found}, WER {100 * before:.1f} % before and {100 * after:.1f} % cross-fitted"
+            return trials
+        return f"{trials}, WER {100 * before:.1f} % before and {100 * after:.1f} % cross-fitted"
 
 
 def kept_before(run: str | Path) -> str | None:
@@ -251,8 +251,8 @@ def fit_to_run(
 def _halves(fit: Fit, trials: Sequence[TrialName]) -> list[Half]:
     """Return each half of the trials with the options that were fitted on the other half."""
     keys = [trial.key for trial in trials]
-    found = []
+    halves = []
     for side in (0, 1):
         own = (key for key, half in zip(keys, fit.half, strict=True) if half == side)
-        found.append(Half(fit.halves[1 - side], " ".join(own)))
-    return found
+        halves.append(Half(fit.halves[1 - side], " ".join(own)))
+    return halves

@@ -52,7 +52,7 @@ MOST_STATISTICS = 64
 
 
 @dataclass(frozen=True)
-class Sentence:
+class BestSentence:
     """The best sentence that was decoded from a trial.
 
     Attributes:
@@ -132,7 +132,7 @@ def fit_confidence(
     half_B = halves([name.reference for name in names], [(t.session, t.block) for t in names])
     some = [split.features(row) for row in rows[:MOST_STATISTICS]]
     mean_C, scale_C = statistics(some)
-    sentences: list[Sentence] = []
+    sentences: list[BestSentence] = []
     strengths = (0.0, *STRENGTHS)
     for done, strength in enumerate(strengths, 1):
         change = _drift(strength, mean_C, scale_C, generator) if strength else None
@@ -140,9 +140,9 @@ def fit_confidence(
         log_probs = [log_softmax(logits_PV) for logits_PV in logits]
         lists = decoder.search_batch(log_probs, model.inventory, threads)
         for n, name in enumerate(names):
-            found = _sentence(lists[n], log_probs[n], decoder, name.reference, int(half_B[n]), n)
-            if found is not None:
-                sentences.append(found)
+            sentence = _sentence(lists[n], log_probs[n], decoder, name.reference, int(half_B[n]), n)
+            if sentence is not None:
+                sentences.append(sentence)
         if progress:
             progress(done, len(strengths))
     return fit_sentences(sentences, len(names), time.perf_counter() - began)
@@ -164,26 +164,26 @@ def _drift(
 
 def _sentence(
     nbest: NBest, log_probs_PV: np.ndarray, decoder: Decoder, reference: str, half: int, trial: int
-) -> Sentence | None:
+) -> BestSentence | None:
     """Return the best sentence with its signals; None for one without words or posteriors."""
     best = nbest[0]
     signals_NK = word_signals([best], log_probs_PV, decoder.lm)
     if signals_NK is None or not best.words:
         return None
     language = decoder.language
-    return Sentence(
+    return BestSentence(
         signals_NK=signals_NK,
         posteriors=[word.confidence or 0.0 for word in best.words],
         right=words_right(reference, best.words, language),
         is_right=language.normalize(best.text) == reference,
-        score_H=np.array([found.score for found in nbest]),
+        score_H=np.array([hypothesis.score for hypothesis in nbest]),
         half=half,
         trial=trial,
     )
 
 
 def fit_sentences(
-    sentences: Sequence[Sentence], n_trials: int, seconds: float = 0.0
+    sentences: Sequence[BestSentence], n_trials: int, seconds: float = 0.0
 ) -> ConfidenceFit:
     """Fit to decoded sentences, and to each half of them to judge the other.
 
@@ -196,9 +196,11 @@ def fit_sentences(
         DataError: For too few right or wrong words.
     """
     began = time.perf_counter()
-    parts = [[found for found in sentences if found.half == half] for half in (0, 1)]
-    n_right = min(sum(sum(found.right) for found in part) for part in parts)
-    n_wrong = min(sum(len(found.right) - sum(found.right) for found in part) for part in parts)
+    parts = [[sentence for sentence in sentences if sentence.half == half] for half in (0, 1)]
+    n_right = min(sum(sum(sentence.right) for sentence in part) for part in parts)
+    n_wrong = min(
+        sum(len(sentence.right) - sum(sentence.right) for sentence in part) for part in parts
+    )
     if min(n_right, n_wrong) < FEWEST / 2:
         raise DataError(
             f"{n_right} right and {n_wrong} wrong words in a half of the decoded trials; at least"
@@ -206,18 +208,18 @@ def fit_sentences(
         )
     words, of_sentences = _fitted(sentences)
     crossed = [_judged(part, *_fitted(parts[1 - half])) for half, part in enumerate(parts)]
-    ordered = [found for part in parts for found in part]
-    number_N = [found.trial for found in ordered for _ in found.right]
-    right_N = [right for found in ordered for right in found.right]
-    posteriors = [posterior for found in ordered for posterior in found.posteriors]
+    ordered = [sentence for part in parts for sentence in part]
+    number_N = [sentence.trial for sentence in ordered for _ in sentence.right]
+    right_N = [right for sentence in ordered for right in sentence.right]
+    posteriors = [posterior for sentence in ordered for posterior in sentence.posteriors]
     return ConfidenceFit(
         words=words,
         sentences=of_sentences,
         cross_fitted=calibration(np.concatenate([one for one, _ in crossed]), right_N, number_N),
         cross_fitted_sentences=calibration(
             np.concatenate([one for _, one in crossed]),
-            [found.is_right for found in ordered],
-            [found.trial for found in ordered],
+            [sentence.is_right for sentence in ordered],
+            [sentence.trial for sentence in ordered],
         ),
         posteriors=calibration(np.clip(posteriors, 0, 1), right_N, number_N),
         n_trials=n_trials,
@@ -225,25 +227,28 @@ def fit_sentences(
     )
 
 
-def _fitted(sentences: Sequence[Sentence]) -> tuple[Logistic, Logistic]:
+def _fitted(sentences: Sequence[BestSentence]) -> tuple[Logistic, Logistic]:
     """Return the regressions of words and of sentences."""
     words = fit_logistic(
-        np.concatenate([found.signals_NK for found in sentences]),
-        np.concatenate([found.right for found in sentences]),
+        np.concatenate([sentence.signals_NK for sentence in sentences]),
+        np.concatenate([sentence.right for sentence in sentences]),
         WORD_SIGNALS,
     )
-    signals = [sentence_signals(words(found.signals_NK), found.score_H) for found in sentences]
-    is_right = np.array([found.is_right for found in sentences])
+    signals = [
+        sentence_signals(words(sentence.signals_NK), sentence.score_H) for sentence in sentences
+    ]
+    is_right = np.array([sentence.is_right for sentence in sentences])
     return words, fit_logistic(np.concatenate(signals), is_right, SENTENCE_SIGNALS)
 
 
 def _judged(
-    sentences: Sequence[Sentence], words: Logistic, of_sentences: Logistic
+    sentences: Sequence[BestSentence], words: Logistic, of_sentences: Logistic
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the probabilities of all words, and of all sentences."""
-    of_words = [words(found.signals_NK) for found in sentences]
+    of_words = [words(sentence.signals_NK) for sentence in sentences]
     signals = [
-        sentence_signals(p_N, found.score_H) for p_N, found in zip(of_words, sentences, strict=True)
+        sentence_signals(p_N, sentence.score_H)
+        for p_N, sentence in zip(of_words, sentences, strict=True)
     ]
     return np.concatenate(of_words), of_sentences(np.concatenate(signals))
 
@@ -284,7 +289,7 @@ def fit_logistic(
         weight_K -= step_K
         if np.abs(step_K).max() < 1e-8:
             break
-    found = zip(names, mean_K.tolist(), scale_K.tolist(), weight_K[1:].tolist(), strict=True)
+    signals = zip(names, mean_K.tolist(), scale_K.tolist(), weight_K[1:].tolist(), strict=True)
     return Logistic(
-        float(weight_K[0]), {name: Signal(mean, scale, w) for name, mean, scale, w in found}
+        float(weight_K[0]), {name: Signal(mean, scale, w) for name, mean, scale, w in signals}
     )

@@ -5,7 +5,7 @@ model is trained. A coordinate search starts from `STARTS` and steps through `ST
 
 Few trials could fit noise. Three things keep the result honest: a step must make fewer errors by
 `GAIN` standard errors of the paired difference, so that without evidence the options stay as they
-are; the steps are coarse; and what is reported is cross-fitted. Each half of the trials is decoded
+are; the steps are coarse; and the reported gain is cross-fitted. Each half of the trials is decoded
 with options that were fitted on the other half.
 
 Shapes: B trials, P frames, V tokens.
@@ -175,8 +175,8 @@ def fit_options(
     for number, reference in enumerate(references):
         check_text(reference, f"reference {number}")
     if not len(log_probs) == len(references) == len(blocks):
-        what = f"{len(log_probs)} trials, {len(references)} references, {len(blocks)} blocks"
-        raise DataError(f"{what}; one of each per trial is needed")
+        counts = f"{len(log_probs)} trials, {len(references)} references, {len(blocks)} blocks"
+        raise DataError(f"{counts}; one of each per trial is needed")
     start = DecoderOptions.of(start)
     # Without a large model, which would be asked about each trial again for every setting.
     decoder = (lm if isinstance(lm, Decoder) else Decoder.from_dir(lm)).with_llm(None)
@@ -320,12 +320,12 @@ class _Judge:
     bounds: Mapping[str, float] = field(default_factory=lambda: dict(NARROW))
 
     def __post_init__(self) -> None:
-        self._found: dict[DecoderOptions, dict[int, tuple[str, int]]] = {}
+        self._kept: dict[DecoderOptions, dict[int, tuple[str, int]]] = {}
 
     def texts(self, options: DecoderOptions, indices_B: np.ndarray) -> dict[int, str]:
         """Return the best sentence of each of some trials."""
-        found = self._decoded(options, indices_B)
-        return {index: found[index][0] for index in indices_B.tolist()}
+        decoded = self._decoded(options, indices_B)
+        return {index: decoded[index][0] for index in indices_B.tolist()}
 
     def fewer(self, options: DecoderOptions, than: DecoderOptions, indices_B: np.ndarray) -> bool:
         """Return True if options make fewer errors than others by more than chance would."""
@@ -339,8 +339,8 @@ class _Judge:
         return bool(more_B.sum() < -GAIN * noise)
 
     def _errors(self, options: DecoderOptions, indices_B: np.ndarray) -> np.ndarray:
-        found = self._decoded(options, indices_B)
-        return np.array([found[index][1] for index in indices_B.tolist()])
+        decoded = self._decoded(options, indices_B)
+        return np.array([decoded[index][1] for index in indices_B.tolist()])
 
     def _decoded(
         self, options: DecoderOptions, indices_B: np.ndarray
@@ -349,8 +349,8 @@ class _Judge:
         bounded = options.changed(
             {name: min(getattr(options, name), most) for name, most in self.bounds.items()}
         )
-        found = self._found.setdefault(bounded, {})
-        missing = [index for index in indices_B.tolist() if index not in found]
+        decoded = self._kept.setdefault(bounded, {})
+        missing = [index for index in indices_B.tolist() if index not in decoded]
         decoder = self.decoder.with_options(**vars(bounded))
         log_probs = [self.log_probs[index] for index in missing]
         for index, nbest in zip(
@@ -358,8 +358,8 @@ class _Judge:
         ):
             text = nbest.texts[0]
             words = self.decoder.language.normalize(text).split()
-            found[index] = text, edit_counts(self.sentences[index].split(), words).errors
-        return found
+            decoded[index] = text, edit_counts(self.sentences[index].split(), words).errors
+        return decoded
 
 
 @dataclass

@@ -38,8 +38,8 @@ def read_texts(values: Values) -> list[bytes]:
     """
     n = math.prod(values.shape)
     if n * values.n_bytes > MOST_BYTES:
-        found = f"{n} texts of {values.n_bytes} bytes declared"
-        raise FaultError(values.name, f"{found}, at most {MOST_BYTES} in all expected", AGAIN)
+        finding = f"{n} texts of {values.n_bytes} bytes declared"
+        raise FaultError(values.name, f"{finding}, at most {MOST_BYTES} in all expected", AGAIN)
     if not n:
         return []
     boxes = Boxes(values)
@@ -47,8 +47,8 @@ def read_texts(values: Values) -> list[bytes]:
         lengths = np.frombuffer(_places(values), _PLACE)["length"]
         longest, total = int(lengths.max(initial=0)), int(lengths.sum(dtype=np.int64))
         if longest > _LONGEST or total > MOST_BYTES:
-            found = f"texts of up to {longest} bytes found, at most {_LONGEST} expected"
-            raise FaultError(values.name, found, AGAIN)
+            finding = f"texts of up to {longest} bytes found, at most {_LONGEST} expected"
+            raise FaultError(values.name, finding, AGAIN)
     cells = boxes.read(*(slice(0, size) for size in values.shape))
     return list(cells.ravel().tolist())
 

@@ -28,14 +28,14 @@ _MOST_IN_VECTOR = 1 << 24  # bins of a day
 _MOST_NESTED = 4  # cells around a text
 
 
-class Array(Protocol):
+class MatlabArray(Protocol):
     """An array in a file of either version."""
 
     kind: str
     shape: tuple[int, ...]
     dtype: np.dtype
 
-    def children(self) -> Sequence[Array]:
+    def children(self) -> Sequence[MatlabArray]:
         """Return the cells in MATLAB's order."""
 
     def box(self, rows: slice, columns: slice) -> np.ndarray:
@@ -116,19 +116,19 @@ class MatFile:
         check_names([name], self.names)
         return self._content.outline(name)
 
-    def _array(self, name: str, expected: str, *kinds: str) -> Array:
+    def _array(self, name: str, expected: str, *kinds: str) -> MatlabArray:
         # The outline first, from the first bytes: an object has parts that are not read.
-        found = self._outline(name)[0]
-        if found not in kinds:
-            raise FaultError(name, f"{found} found, {expected} expected", instead(found, name))
+        kind = self._outline(name)[0]
+        if kind not in kinds:
+            raise FaultError(name, f"{kind} found, {expected} expected", instead(kind, name))
         return self._content.array(name)
 
     def numbers(self, name: str, n_dims: int = 2) -> Numbers:
         """Return an array of numbers with that many dimensions."""
         array = self._array(name, "numbers", "numbers")
         if len(array.shape) != n_dims:
-            found = f"shape {list(array.shape)} found, {n_dims} dimensions expected"
-            raise FaultError(name, found, "save it in that form")
+            finding = f"shape {list(array.shape)} found, {n_dims} dimensions expected"
+            raise FaultError(name, finding, "save it in that form")
         return Numbers(name, array)
 
     def cells(self, name: str, *, checked: bool = True) -> list[Numbers]:
@@ -137,10 +137,10 @@ class MatFile:
         Without `checked` some may be no numbers, which `Numbers.check` says.
         """
         children = self._array(name, "a cell array", "cells").children()
-        found = [Numbers(name, child, number) for number, child in enumerate(children, 1)]
-        for cell in found if checked else ():
+        numbered = [Numbers(name, child, number) for number, child in enumerate(children, 1)]
+        for cell in numbered if checked else ():
             cell.check()
-        return found
+        return numbered
 
     def texts(self, name: str) -> list[str]:
         """Return the rows of a char matrix, or the texts of a cell array, stripped on the right.
@@ -150,22 +150,24 @@ class MatFile:
         array = self._array(name, "texts", "chars", "cells")
         if array.kind == "chars":
             return _rows(array, name)
-        children: Sequence[Array] = array.children()
-        found: dict[int, str] = {}  # cells of version 7.3 may share a text
+        children: Sequence[MatlabArray] = array.children()
+        text_of: dict[int, str] = {}  # cells of version 7.3 may share a text
         for number, child in enumerate(children, 1):
-            if id(child) not in found:
-                found[id(child)] = _text(child, f"{name}{{{number}}}")
-        return [found[id(child)] for child in children]
+            if id(child) not in text_of:
+                text_of[id(child)] = _text(child, f"{name}{{{number}}}")
+        return [text_of[id(child)] for child in children]
 
     def vector(self, name: str) -> np.ndarray:
         """Return the numbers of a row or column, int64 [n], or float64 [n] of such types."""
         array = self._array(name, "numbers", "numbers")
         if sum(size != 1 for size in array.shape) > 1 and 0 not in array.shape:
-            found = f"shape {list(array.shape)} found, one row or column expected"
-            raise FaultError(name, found, "save it in that form")
+            finding = f"shape {list(array.shape)} found, one row or column expected"
+            raise FaultError(name, finding, "save it in that form")
         if math.prod(array.shape) > _MOST_IN_VECTOR:
-            found = f"shape {list(array.shape)} found, at most {_MOST_IN_VECTOR:,} numbers expected"
-            raise FaultError(name, found, "save fewer")
+            finding = (
+                f"shape {list(array.shape)} found, at most {_MOST_IN_VECTOR:,} numbers expected"
+            )
+            raise FaultError(name, finding, "save fewer")
         found_N = Numbers(name, array).read().ravel()
         if found_N.dtype == np.uint64 and found_N.size and found_N.max() > np.iinfo(np.int64).max:
             raise FaultError(
@@ -181,8 +183,8 @@ class MatFile:
         with np.errstate(invalid="ignore"):
             whole_N = found_N.astype(np.int64)
         if (broken := np.flatnonzero(whole_N != found_N)).size:
-            found = f"{found_N[broken[0]]} found at ({broken[0] + 1}), a whole number expected"
-            raise FaultError(name, found, "correct it")
+            finding = f"{found_N[broken[0]]} found at ({broken[0] + 1}), a whole number expected"
+            raise FaultError(name, finding, "correct it")
         return whole_N
 
     def release(self) -> None:
@@ -201,7 +203,7 @@ class Numbers:
         dtype: Type of the numbers.
     """
 
-    def __init__(self, name: str, array: Array, cell: int | None = None) -> None:
+    def __init__(self, name: str, array: MatlabArray, cell: int | None = None) -> None:
         self._variable, self._cell = name, cell
         self._name = name if cell is None else f"{name}{{{cell}}}"
         self._array = array
@@ -217,8 +219,8 @@ class Numbers:
         """Raise FaultError for an array that is no numbers."""
         if not self.is_readable:
             place = "" if self._cell is None else f" in cell {self._cell}"
-            found = f"{self._array.kind} found{place}, numbers expected"
-            raise FaultError(self._variable, found, instead(self._array.kind, self._name))
+            finding = f"{self._array.kind} found{place}, numbers expected"
+            raise FaultError(self._variable, finding, instead(self._array.kind, self._name))
 
     def read(
         self,
@@ -241,23 +243,23 @@ class Numbers:
         n_rows, n_columns = self.shape[0], self.shape[-1]
         stop = n_rows if stop is None else stop
         if not 0 <= start <= stop <= n_rows:
-            found = f"rows {start} to {stop} asked for, {n_rows} found"
-            raise FaultError(self._name, found, "check what the file says of them")
+            finding = f"rows {start} to {stop} asked for, {n_rows} found"
+            raise FaultError(self._name, finding, "check what the file says of them")
         rows = slice(start, stop)
         if columns is None:
             return self._array.box(rows, slice(0, n_columns))
         chosen = np.asarray(columns, np.int64)
         low, high = (int(chosen.min()), int(chosen.max()) + 1) if chosen.size else (0, 0)
         if not 0 <= low <= high <= n_columns:
-            found = f"columns {low + 1} to {high} asked for, {n_columns} found"
-            raise FaultError(self._name, found, "choose columns that the array has")
+            finding = f"columns {low + 1} to {high} asked for, {n_columns} found"
+            raise FaultError(self._name, finding, "choose columns that the array has")
         found_TC = self._array.box(rows, slice(low, high))
         if np.array_equal(chosen, np.arange(low, high)):
             return found_TC
         return np.ascontiguousarray(found_TC[..., chosen - low])
 
 
-def _text(array: Array, name: str) -> str:
+def _text(array: MatlabArray, name: str) -> str:
     """Return the text of a cell, or of a cell in it."""
     for _ in range(_MOST_NESTED):
         if array.kind != "cells" or math.prod(array.shape) != 1:
@@ -273,17 +275,17 @@ def _text(array: Array, name: str) -> str:
     return rows[0] if rows else ""
 
 
-def _rows(array: Array, name: str) -> list[str]:
+def _rows(array: MatlabArray, name: str) -> list[str]:
     """Return the rows of a char matrix."""
     if len(array.shape) != 2:
         raise FaultError(name, f"a text of shape {list(array.shape)} found", "save rows of text")
     if array.shape[0] > MOST_CELLS:
-        found = f"{array.shape[0]:,} rows found, at most {MOST_CELLS:,} expected"
-        raise FaultError(name, found, "save fewer")
+        finding = f"{array.shape[0]:,} rows found, at most {MOST_CELLS:,} expected"
+        raise FaultError(name, finding, "save fewer")
     units = array.units()
     if units.shape[1] > MOST_TEXT:
-        found = f"{units.shape[1]:,} characters found, at most {MOST_TEXT:,} expected"
-        raise FaultError(name, found, "shorten the text")
+        finding = f"{units.shape[1]:,} characters found, at most {MOST_TEXT:,} expected"
+        raise FaultError(name, finding, "shorten the text")
     try:
         return [
             np.ascontiguousarray(row, "<u2").tobytes().decode("utf-16-le").rstrip() for row in units

@@ -174,12 +174,12 @@ class File5:
         content = bytearray(declared)
         if not element.is_compressed:
             self._file.seek(element.at)
-            found = self._file.readinto(content)
+            n_read = self._file.readinto(content)
         else:
-            found = self._inflate(element, content)
-        if found != declared:
+            n_read = self._inflate(element, content)
+        if n_read != declared:
             raise FaultError(
-                element.name, f"damaged: {declared:,} bytes declared, {found:,} found", AGAIN
+                element.name, f"damaged: {declared:,} bytes declared, {n_read:,} found", AGAIN
             )
         return memoryview(content)
 
@@ -208,15 +208,15 @@ class File5:
         return n
 
 
-def check_names(names: Collection[str], found: Collection[str]) -> None:
+def check_names(names: Collection[str], known: Collection[str]) -> None:
     """Raise FaultError for a name that the file lacks, or that is a part of a struct."""
     for name in names:
         whole, _, part = name.partition(".")
-        if name not in found and part and whole in found:
-            what = f"{whole} is a struct or an object, whose parts are not read"
-            raise FaultError(name, what, instead(STRUCT, whole, part))
-        if name not in found:
-            listed = ", ".join(found) or "none"
+        if name not in known and part and whole in known:
+            finding = f"{whole} is a struct or an object, whose parts are not read"
+            raise FaultError(name, finding, instead(STRUCT, whole, part))
+        if name not in known:
+            listed = ", ".join(known) or "none"
             raise FaultError(
                 name,
                 f"variable missing; the file has {listed[:200]}",

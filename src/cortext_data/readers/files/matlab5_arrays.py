@@ -78,8 +78,8 @@ class Array5:
         if len(self.shape) > 2 and not self._stored.flags.c_contiguous:
             # The first axis lies innermost: each row would be gathered from the whole array.
             self._stored = np.ascontiguousarray(self._stored)
-        found = self._stored[rows] if len(self.shape) < 2 else self._stored[rows, ..., columns]
-        return np.ascontiguousarray(found, self.dtype)
+        part = self._stored[rows] if len(self.shape) < 2 else self._stored[rows, ..., columns]
+        return np.ascontiguousarray(part, self.dtype)
 
     def release(self) -> None:
         """Keep numbers that can be read again out of memory."""
@@ -116,8 +116,8 @@ class Parser:
         self._name = name
         self._n_cells = 0
 
-    def _damage(self, what: str) -> FaultError:
-        return FaultError(self._name or None, f"damaged: {what}", AGAIN)
+    def _damage(self, damage: str) -> FaultError:
+        return FaultError(self._name or None, f"damaged: {damage}", AGAIN)
 
     def _tag(self, at: int, end: int) -> tuple[int, int, int, int]:
         """Return type, first byte and length of an element, and where the next one begins."""
@@ -215,11 +215,11 @@ class Parser:
 
     def _array(self, at: int, end: int, depth: int) -> Array5:
         kind, dtype, shape, _, at = self._header(at, end)
-        found = Array5(self._name, kind, shape, dtype)
+        array = Array5(self._name, kind, shape, dtype)
         if kind == "numbers":
-            found._stored = self._numbers(at, end, shape, dtype)
+            array._stored = self._numbers(at, end, shape, dtype)
         elif kind == "chars":
-            found._stored = self._chars(at, end, shape)
+            array._stored = self._chars(at, end, shape)
         elif kind == "cells":
             n = math.prod(shape)
             if depth == _MOST_DEPTH:
@@ -237,8 +237,8 @@ class Parser:
                     cell = self._array(start, start + n_bytes, depth + 1)
                 else:  # a cell that was never set
                     cell = Array5(self._name, "numbers", (0, 0), np.dtype("f8"))
-                found._children.append(cell)
-        return found
+                array._children.append(cell)
+        return array
 
     def _numbers(self, at: int, end: int, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
         """Return stored numbers, which may be of a shorter type than MATLAB shows."""

@@ -69,15 +69,15 @@ class Array73:
     _band: tuple[int, np.ndarray] | None = field(default=None, repr=False)
 
     @classmethod
-    def of(cls, found: Any, name: str, kept: hdf5_input.KeptChunks) -> Array73:
+    def of(cls, opened: Any, name: str, kept: hdf5_input.KeptChunks) -> Array73:
         """Return the array of an object of the file, whose decoded chunks are kept with others."""
-        if not isinstance(found, h5d.DatasetID):
-            return cls(name, _kind_of_group(found), (), np.dtype("V"), kept)
-        values = hdf5_input.own_values(found, name)
-        matlab = _class(found)
-        if other := _other_kind(found, matlab):
+        if not isinstance(opened, h5d.DatasetID):
+            return cls(name, _kind_of_group(opened), (), np.dtype("V"), kept)
+        values = hdf5_input.own_values(opened, name)
+        matlab = _class(opened)
+        if other := _other_kind(opened, matlab):
             return cls(name, other, (), values.dtype, kept)
-        if h5a.exists(found, b"MATLAB_empty"):
+        if h5a.exists(opened, b"MATLAB_empty"):
             kind = {"cell": "cells", "char": "chars"}.get(matlab, "numbers")
             return cls(name, kind, (0, 0), np.dtype("f8"), kept)
         shape = values.shape[::-1]
@@ -116,12 +116,14 @@ class Array73:
         place = h5o.get_info(target).addr
         if place not in known:
             known[place] = number, self._array(number, target)
-        first, found = known[place]
+        first, child = known[place]
         # MATLAB writes a copy of each. A trial that is there twice would become two.
-        if first != number and found.kind == "numbers" and 0 not in found.shape:
-            what = f"cell {number} and cell {first} have the same numbers at one place of the file"
-            raise FaultError(self.name, what, "save it with MATLAB")
-        return found
+        if first != number and child.kind == "numbers" and 0 not in child.shape:
+            finding = (
+                f"cell {number} and cell {first} have the same numbers at one place of the file"
+            )
+            raise FaultError(self.name, finding, "save it with MATLAB")
+        return child
 
     def first(self) -> Array73 | None:
         """Return the first cell; None where there is none."""
@@ -192,8 +194,10 @@ class Array73:
         if self._values is None:
             return np.zeros((0, 0), np.uint16)
         if math.prod(self.shape) > _MOST_UNITS:
-            found = f"{math.prod(self.shape):,} characters found, at most {_MOST_UNITS:,} expected"
-            raise FaultError(self.name, found, "shorten the text")
+            finding = (
+                f"{math.prod(self.shape):,} characters found, at most {_MOST_UNITS:,} expected"
+            )
+            raise FaultError(self.name, finding, "shorten the text")
         with _of(self.name):
             box = tuple(slice(0, size) for size in self._values.shape)
             return self._read(box).T.astype(np.uint16)
@@ -233,8 +237,8 @@ class File73:
     def fields(self, name: str) -> tuple[str, ...]:
         """Return the fields of a struct."""
         with _of(name):
-            found = hdf5_input.member(self._file, name, name)
-            return tuple(h5py.Group(found)) if isinstance(found, h5g.GroupID) else ()
+            opened = hdf5_input.member(self._file, name, name)
+            return tuple(h5py.Group(opened)) if isinstance(opened, h5g.GroupID) else ()
 
     def outline(self, name: str) -> tuple[str, tuple[int, ...], str | None]:
         """Return kind and shape of a variable, and the kind of its first cell."""
@@ -248,21 +252,21 @@ class File73:
         return array.kind, array.shape, first
 
 
-def _kind_of_group(found: Any) -> str:
+def _kind_of_group(group: Any) -> str:
     """Return what a group is: a struct has a member for each field."""
-    if h5a.exists(found, b"MATLAB_sparse"):
+    if h5a.exists(group, b"MATLAB_sparse"):
         return SPARSE
-    return _other_kind(found, _class(found)) or STRUCT
+    return _other_kind(group, _class(group)) or STRUCT
 
 
-def _other_kind(found: Any, matlab: str) -> str | None:
+def _other_kind(opened: Any, matlab: str) -> str | None:
     """Return what an array is that holds no values of its own; None for all others.
 
     The numbers of an object count entries of `#subsystem#`, which MATLAB alone knows.
     """
     if matlab == "function_handle":
         return FUNCTION
-    if h5a.exists(found, b"MATLAB_object_decode"):
+    if h5a.exists(opened, b"MATLAB_object_decode"):
         return object_of(matlab)
     if matlab == "struct":
         return STRUCT
@@ -270,18 +274,18 @@ def _other_kind(found: Any, matlab: str) -> str | None:
     return None if is_known else object_of(matlab)
 
 
-def _class(found: h5d.DatasetID | h5g.GroupID) -> str:
+def _class(opened: h5d.DatasetID | h5g.GroupID) -> str:
     """Return MATLAB's class of an object of the file; empty where it does not say."""
-    if not h5a.exists(found, b"MATLAB_class"):
+    if not h5a.exists(opened, b"MATLAB_class"):
         return ""
-    attribute = h5a.open(found, b"MATLAB_class")
+    attribute = h5a.open(opened, b"MATLAB_class")
     if attribute.shape not in ((), (1,)) or attribute.get_storage_size() > _MOST_ATTRIBUTE:
         return _UNKNOWN
     kind = attribute.get_type()
     if not isinstance(kind, h5t.TypeStringID):
         return _UNKNOWN
-    check_text_lengths(found, "MATLAB_class", kind)
-    owner = h5py.Dataset if isinstance(found, h5d.DatasetID) else h5py.Group
-    value = owner(found).attrs["MATLAB_class"]
+    check_text_lengths(opened, "MATLAB_class", kind)
+    owner = h5py.Dataset if isinstance(opened, h5d.DatasetID) else h5py.Group
+    value = owner(opened).attrs["MATLAB_class"]
     value = value.item() if isinstance(value, np.ndarray | np.generic) else value
     return value.decode("latin-1") if isinstance(value, bytes) else str(value)

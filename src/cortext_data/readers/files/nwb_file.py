@@ -22,7 +22,7 @@ from cortext.data import hdf5_input
 from cortext.data.checks import AGAIN, FaultError
 from cortext.errors import nearest
 from cortext_data.readers.files.hdf5_text import are_texts
-from cortext_data.readers.files.nwb_series import Series, series_of
+from cortext_data.readers.files.nwb_series import NwbSeries, series_of
 from cortext_data.readers.files.nwb_units import Units, units_of
 from cortext_data.readers.files.nwb_values import (
     EXPORT,
@@ -56,8 +56,8 @@ def open_nwb(path: Path) -> Iterator[NwbFile]:
     with hdf5_input.opened(path) as file:
         version = attribute(file, "nwb_version", "nwb_version")
         if not isinstance(version, str) or not version.removeprefix("NWB-").startswith("2."):
-            found = "none" if version is None else f"{version!r:.40}"
-            raise FaultError("nwb_version", f"{found} found, version 2 of NWB expected", EXPORT)
+            finding = "none" if version is None else f"{version!r:.40}"
+            raise FaultError("nwb_version", f"{finding} found, version 2 of NWB expected", EXPORT)
         yield NwbFile(path, file)
 
 
@@ -85,21 +85,21 @@ class Table:
         if name not in self.columns:
             raise FaultError(field, f"no such column; {nearest(name, self.columns)}", "name one")
         if hdf5_input.has(self._group, f"{name}_index"):
-            found = "a ragged column found (several values in a row), one value expected"
-            raise FaultError(field, found, "name another column")
+            finding = "a ragged column found (several values in a row), one value expected"
+            raise FaultError(field, finding, "name another column")
         values = dataset(self._group, name, field)
         if not is_vector(values) or not (values.dtype.kind in "biuf" or are_texts(values)):
-            found = f"{values.dtype} of shape {values.shape} found, one number or text a row"
-            raise FaultError(field, f"{found} expected", "name another column")
+            finding = f"{values.dtype} of shape {values.shape} found, one number or text a row"
+            raise FaultError(field, f"{finding} expected", "name another column")
         n_rows = length(values)
         if n_rows > _MOST_ROWS:
-            found = f"{n_rows} rows declared, at most {_MOST_ROWS} expected"
-            raise FaultError(field, found, EXPORT)
+            finding = f"{n_rows} rows declared, at most {_MOST_ROWS} expected"
+            raise FaultError(field, finding, EXPORT)
         if self._n_rows is None:
             self._n_rows = n_rows
         if n_rows != self._n_rows:
-            found = f"{n_rows} rows found, {self._n_rows} expected as in other columns"
-            raise FaultError(field, found, EXPORT)
+            finding = f"{n_rows} rows found, {self._n_rows} expected as in other columns"
+            raise FaultError(field, finding, EXPORT)
         return texts(values) if are_texts(values) else read_all(values)
 
 
@@ -121,8 +121,8 @@ class NwbFile:
         text = scalar_text(self._file, field)
         with suppress(ValueError):
             return datetime.date.fromisoformat(("" if text is None else text)[:10])
-        found = "none" if text is None else f"{text!r:.40}"
-        raise FaultError(field, f"{found} found, a date and time expected", EXPORT)
+        finding = "none" if text is None else f"{text!r:.40}"
+        raise FaultError(field, f"{finding} found, a date and time expected", EXPORT)
 
     @property
     def subject(self) -> str | None:
@@ -141,19 +141,19 @@ class NwbFile:
         except FaultError:
             return True
 
-    def series(self) -> dict[str, Series]:
+    def series(self) -> dict[str, NwbSeries]:
         """Return the time series of numbers that can be read, by their place.
 
         `unread` says why others cannot; `one_series` says it of one.
         """
-        found: dict[str, Series] = {}
+        by_path: dict[str, NwbSeries] = {}
         for path, part in _parts(self._file, _FOLDERS):
             if isinstance(part, h5py.Group):
                 with suppress(FaultError):
                     series = series_of(path, part)
                     if series is not None and series.dtype.kind in "biuf":
-                        found[path] = series
-        return found
+                        by_path[path] = series
+        return by_path
 
     def unread(self) -> Iterator[tuple[str, str, str]]:
         """Yield place, kind and reason of everything that a mapping cannot name."""
@@ -167,7 +167,7 @@ class NwbFile:
             except FaultError as fault:
                 yield path, "series", fault.message
 
-    def one_series(self, path: str) -> Series:
+    def one_series(self, path: str) -> NwbSeries:
         """Return the time series of that place, such as `acquisition/binned_spikes`.
 
         Raises FaultError where there is none, or it cannot be read.
@@ -229,20 +229,20 @@ def _parts(
     while waiting:
         path, depth = waiting.pop()
         try:
-            found = hdf5_input.member(file, path, path)
+            opened = hdf5_input.member(file, path, path)
         except FaultError as fault:  # a link into another file, or one that leads nowhere
             yield path, fault
             continue
-        if isinstance(found, h5d.DatasetID):
-            yield path, found
-        if not isinstance(found, h5g.GroupID):
+        if isinstance(opened, h5d.DatasetID):
+            yield path, opened
+        if not isinstance(opened, h5g.GroupID):
             continue
-        if (place := h5o.get_info(found).addr) in seen:
+        if (place := h5o.get_info(opened).addr) in seen:
             continue
         seen.add(place)
         if len(seen) > _MOST_GROUPS:
             raise FaultError(path, f"more than {_MOST_GROUPS} groups found", AGAIN)
-        group = h5py.Group(found)
+        group = h5py.Group(opened)
         yield path, group
         if depth < _DEEPEST:
             is_whole = _is_table(group) or hdf5_input.has(group, "data")

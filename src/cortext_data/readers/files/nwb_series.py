@@ -28,7 +28,7 @@ _MOST_BYTES = 1 << 29  # read of a series at once
 
 
 @dataclass(frozen=True, eq=False)
-class Series:
+class NwbSeries:
     """A time series, of which only the shape has been read.
 
     Attributes:
@@ -55,8 +55,8 @@ class Series:
         """Return the time of each sample in seconds, float64 [T]."""
         n = self.shape[0]
         if n > _MOST_TIMES:
-            found = f"{n} samples found, at most {_MOST_TIMES} expected"
-            raise FaultError(self.path, found, "name a series of binned features")
+            finding = f"{n} samples found, at most {_MOST_TIMES} expected"
+            raise FaultError(self.path, finding, "name a series of binned features")
         if self._timestamps is None:
             assert self.rate is not None
             return self._start + np.arange(n) / self.rate
@@ -81,8 +81,8 @@ class Series:
         stop = self.shape[0] if stop is None else stop
         n_bytes = max(stop - start, 0) * math.prod(self.shape[1:]) * self._data.n_bytes
         if n_bytes > _MOST_BYTES:
-            found = f"{n_bytes >> 20} MiB asked for at once, at most {_MOST_BYTES >> 20} possible"
-            raise FaultError(self.path, found, "name a series of binned features")
+            finding = f"{n_bytes >> 20} MiB asked for at once, at most {_MOST_BYTES >> 20} possible"
+            raise FaultError(self.path, finding, "name a series of binned features")
         if not n_bytes:
             x = np.empty((0, *self.shape[1:]), self.dtype)
         else:
@@ -100,26 +100,28 @@ class Series:
         return hdf5_input.Boxes(self._data)
 
 
-def series_of(path: str, group: h5py.Group) -> Series | None:
+def series_of(path: str, group: h5py.Group) -> NwbSeries | None:
     """Return the series of a group; None where the group is none."""
     timed = hdf5_input.has(group, "timestamps")
     if not hdf5_input.has(group, "data") or not (timed or hdf5_input.has(group, "starting_time")):
         return None
     data = dataset(group, "data", path)
     if not 1 <= len(data.shape) <= 2:
-        found = f"shape {data.shape} found, [samples] or [samples, channels] expected"
+        finding = f"shape {data.shape} found, [samples] or [samples, channels] expected"
         parts = ", or write its parts as series of their own" if len(data.shape) > 2 else ""
-        raise FaultError(path, found, f"name another series{parts}")
+        raise FaultError(path, finding, f"name another series{parts}")
     timestamps, start, rate = None, 0.0, None
     if timed:
         timestamps = numbers(group, "timestamps", f"{path}/timestamps", None)
         n = length(timestamps)
         if n != data.shape[0] and n == data.shape[-1]:
-            found = f"shape {data.shape} found for {n} times, [samples, channels] expected"
-            raise FaultError(path, found, "it is probably transposed: write it the other way round")
+            finding = f"shape {data.shape} found for {n} times, [samples, channels] expected"
+            raise FaultError(
+                path, finding, "it is probably transposed: write it the other way round"
+            )
         if n != data.shape[0]:
-            found = f"{n} times found for {data.shape[0]} samples"
-            raise FaultError(f"{path}/timestamps", found, EXPORT)
+            finding = f"{n} times found for {data.shape[0]} samples"
+            raise FaultError(f"{path}/timestamps", finding, EXPORT)
     else:
         field = f"{path}/starting_time"
         first = dataset(group, "starting_time", field)
@@ -128,15 +130,15 @@ def series_of(path: str, group: h5py.Group) -> Series | None:
         start = float(np.asarray(h5py.Dataset(first.id)[()]).item())
         rate = number_of(first, "rate", None, field)
         if not (math.isfinite(start) and math.isfinite(rate) and rate > 0):
-            found = f"{start:g} s and {rate:g} samples a second found"
-            raise FaultError(field, found, EXPORT)
+            finding = f"{start:g} s and {rate:g} samples a second found"
+            raise FaultError(field, finding, EXPORT)
     channels = None
     if hdf5_input.has(group, "channel_conversion") and len(data.shape) == 2:
         channels = numbers(group, "channel_conversion", f"{path}/channel_conversion", None)
         if length(channels) != data.shape[1]:
-            found = f"{length(channels)} factors found for {data.shape[1]} channels"
-            raise FaultError(f"{path}/channel_conversion", found, EXPORT)
-    return Series(
+            finding = f"{length(channels)} factors found for {data.shape[1]} channels"
+            raise FaultError(f"{path}/channel_conversion", finding, EXPORT)
+    return NwbSeries(
         path,
         data.shape,
         data.dtype,

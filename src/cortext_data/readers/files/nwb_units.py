@@ -176,8 +176,8 @@ class Units(Sequence[np.ndarray]):
         if self._whole is not None:
             return
         if n_spikes > MOST_IN_MEMORY:
-            found = f"{n_spikes:,} times in no order found, at most {MOST_IN_MEMORY:,} are sorted"
-            raise FaultError(_FIELD, found, "sort the times of each unit")
+            finding = f"{n_spikes:,} times in no order found, at most {MOST_IN_MEMORY:,} are sorted"
+            raise FaultError(_FIELD, finding, "sort the times of each unit")
         for unit, order in enumerate(self._orders):
             if order.n_falls:
                 self._kept[unit] = self._sorted(unit)
@@ -203,16 +203,16 @@ def units_of(group: h5py.Group) -> Units | None:
     ends_U = read_whole(numbers(group, "spike_times_index", f"{_FIELD}_index", _MOST_UNITS))
     stored = spikes.id.get_storage_size() * _BEST_COMPRESSION
     if length(spikes) > MOST_IN_MEMORY and length(spikes) * spikes.n_bytes > stored:
-        found = f"{length(spikes):,} numbers declared, which {stored:,} bytes cannot hold"
-        raise FaultError(_FIELD, found, EXPORT)
+        finding = f"{length(spikes):,} numbers declared, which {stored:,} bytes cannot hold"
+        raise FaultError(_FIELD, finding, EXPORT)
     return Units(spikes, ends_U, _intervals(group, len(ends_U)))
 
 
 def _check_ends(field: str, ends_U: np.ndarray, n: int, what: str) -> None:
     starts_U = np.concatenate(([0], ends_U))[:-1]
     if (ends_U < starts_U).any() or (ends_U[-1] if len(ends_U) else 0) != n:
-        found = f"it does not divide {n} {what} among {len(ends_U)} units"
-        raise FaultError(field, found, EXPORT)
+        finding = f"it does not divide {n} {what} among {len(ends_U)} units"
+        raise FaultError(field, finding, EXPORT)
 
 
 def _intervals(group: h5py.Group, n_units: int) -> list[np.ndarray] | None:
@@ -224,8 +224,8 @@ def _intervals(group: h5py.Group, n_units: int) -> list[np.ndarray] | None:
     ends_U = read_whole(numbers(group, "obs_intervals_index", f"{field}_index", _MOST_UNITS))
     shape = values.shape
     if len(shape) != 2 or shape[1] != 2 or shape[0] > _MOST_INTERVALS or len(ends_U) != n_units:
-        found = f"shape {shape} found for {len(ends_U)} of {n_units} units, [periods, 2] expected"
-        raise FaultError(field, found, EXPORT)
+        finding = f"shape {shape} found for {len(ends_U)} of {n_units} units, [periods, 2] expected"
+        raise FaultError(field, finding, EXPORT)
     _check_ends(f"{field}_index", ends_U, shape[0], "periods")
     found_K2 = read_all(values).reshape(shape).astype(np.float64)
     starts_U = np.concatenate(([0], ends_U))[:-1]

@@ -22,21 +22,21 @@ _MOST_NAMES = 1 << 20  # bytes of the names of columns
 
 def dataset(group: h5py.Group, name: str, field: str) -> Values:
     """Return the dataset of that name; raise FaultError where there is none."""
-    found = hdf5_input.member(group, name, field)
-    if not isinstance(found, h5d.DatasetID):
+    opened = hdf5_input.member(group, name, field)
+    if not isinstance(opened, h5d.DatasetID):
         raise FaultError(field, "dataset missing", EXPORT)
-    return hdf5_input.own_values(found, field)
+    return hdf5_input.own_values(opened, field)
 
 
 def numbers(group: h5py.Group, name: str, field: str, most: int | None) -> Values:
     """Return a dataset of numbers in one dimension, at most `most`; see `is_vector`."""
     values = dataset(group, name, field)
     if not is_vector(values) or values.dtype.kind not in "iuf":
-        found = f"{values.dtype} of shape {values.shape} found, numbers in one dimension expected"
-        raise FaultError(field, found, EXPORT)
+        finding = f"{values.dtype} of shape {values.shape} found, numbers in one dimension expected"
+        raise FaultError(field, finding, EXPORT)
     if most is not None and length(values) > most:
-        found = f"{length(values)} numbers declared, at most {most} expected"
-        raise FaultError(field, found, EXPORT)
+        finding = f"{length(values)} numbers declared, at most {most} expected"
+        raise FaultError(field, finding, EXPORT)
     return values
 
 
@@ -77,25 +77,25 @@ def text(cell: Any, field: str) -> str:
         try:
             cell = cell.decode()
         except UnicodeDecodeError:
-            found = f"{cell!r:.40} found, a text in UTF-8 expected"
-            raise FaultError(field, found, AGAIN) from None
+            finding = f"{cell!r:.40} found, a text in UTF-8 expected"
+            raise FaultError(field, finding, AGAIN) from None
     if not isinstance(cell, str):
         raise FaultError(field, f"{cell!r:.40} found, a text expected", EXPORT)
     if len(cell) > _MOST_TEXT:
-        found = f"{len(cell)} characters found, at most {_MOST_TEXT} expected"
-        raise FaultError(field, found, EXPORT)
+        finding = f"{len(cell)} characters found, at most {_MOST_TEXT} expected"
+        raise FaultError(field, finding, EXPORT)
     return cell
 
 
 def scalar_text(file: h5py.File, path: str) -> str | None:
     """Return the text of a dataset with one value; None where there is none."""
-    found = hdf5_input.member(file, path, path)
-    if not isinstance(found, h5d.DatasetID):
+    opened = hdf5_input.member(file, path, path)
+    if not isinstance(opened, h5d.DatasetID):
         return None
-    values = hdf5_input.own_values(found, path)
+    values = hdf5_input.own_values(opened, path)
     if math.prod(values.shape) != 1 or not are_texts(values):
-        what = f"{values.dtype} of shape {values.shape} found, a text expected"
-        raise FaultError(path, what, EXPORT)
+        finding = f"{values.dtype} of shape {values.shape} found, a text expected"
+        raise FaultError(path, finding, EXPORT)
     return texts(values)[0]
 
 
@@ -121,10 +121,10 @@ def number_of(values: Values, name: str, default: float | None, field: str) -> f
 
 def names(group: h5py.Group, name: str, field: str) -> list[str]:
     """Return the texts of an attribute."""
-    found = h5a.open(group.id, name.encode())
-    if found.get_storage_size() > _MOST_NAMES:
+    opened = h5a.open(group.id, name.encode())
+    if opened.get_storage_size() > _MOST_NAMES:
         raise FaultError(field, f"more than {_MOST_NAMES} bytes of names found", EXPORT)
-    kind = found.get_type()
+    kind = opened.get_type()
     if isinstance(kind, h5t.TypeStringID):
         check_text_lengths(group.id, name, kind)
     elif kind.get_class() not in (h5t.INTEGER, h5t.FLOAT):  # which may hold texts of any length

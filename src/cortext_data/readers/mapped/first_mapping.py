@@ -246,10 +246,10 @@ def shape_text(shape: Sequence[int]) -> str:
 def examples(values: np.ndarray | Sequence[str]) -> str:
     """Return a few different values in one line."""
     if isinstance(values, np.ndarray):
-        found = [f"{value:g}" for value in dict.fromkeys(values[:_FEW_LINES].tolist())]
+        texts = [f"{value:g}" for value in dict.fromkeys(values[:_FEW_LINES].tolist())]
     else:
-        found = [repr(shown(value, 40)) for value in dict.fromkeys(values[:_FEW_LINES])]
-    return ", ".join([*found[:3], *(["..."] if len(found) > 3 else [])])
+        texts = [repr(shown(value, 40)) for value in dict.fromkeys(values[:_FEW_LINES])]
+    return ", ".join([*texts[:3], *(["..."] if len(texts) > 3 else [])])
 
 
 def quoted(text: str) -> str:

@@ -79,20 +79,20 @@ def inspect_mat(path: Path) -> tuple[list[Item], str]:
     """
     with file_faults(path), open_mat(path, ()) as file:
         names = file.names
-    found: dict[str, _Variable] = {}
+    variables: dict[str, _Variable] = {}
     for name in names:
         # One at a time: variables of version 5 stay in memory while their file is open.
         with file_faults(path), open_mat(path, ()) as file:
-            found[name] = _variable(file, name)
-    guess = Guess([each.item for each in found.values()])
-    trials, n_trials = _layout(guess, found)
+            variables[name] = _variable(file, name)
+    guess = Guess([each.item for each in variables.values()])
+    trials, n_trials = _layout(guess, variables)
     guess.columns = [
         TrialColumn(name, each.values)
-        for name, each in found.items()
+        for name, each in variables.items()
         if each.values is not None and len(each.values) == n_trials
     ]
-    guess.cues = _cues(guess.columns, found)
-    stated = _stated_bin_ms(found)
+    guess.cues = _cues(guess.columns, variables)
+    stated = _stated_bin_ms(variables)
     guess.bin_ms = [stated or 20]
     participant, session = _names_of(path)
     lines = [
@@ -112,70 +112,70 @@ def _variable(file: MatFile, name: str) -> _Variable:
         kind, shape = file.kind(name), file.shape(name)
     except FaultError as fault:
         return _Variable(Item(name, "damaged", "", fault.message))
-    found = _Variable(Item(name, kind, shape_text(shape), ""), kind, shape)
+    variable = _Variable(Item(name, kind, shape_text(shape), ""), kind, shape)
     try:
         about = ""
         if kind == "texts":
-            found.values = file.texts(name)
-            about = examples(found.values)
+            variable.values = file.texts(name)
+            about = examples(variable.values)
         elif kind == "cells":
-            about = _read_cells(file, name, found)
+            about = _read_cells(file, name, variable)
         elif kind == "other":
             about = file.refusal(name)
         elif kind == "numbers" and len(shape) >= 2:
-            about = _read_numbers(file, name, found)
+            about = _read_numbers(file, name, variable)
     except FaultError as fault:
-        found = _Variable(found.item)
+        variable = _Variable(variable.item)
         about = fault.message
-    found.item = Item(name, kind, shape_text(shape), about)
-    return found
+    variable.item = Item(name, kind, shape_text(shape), about)
+    return variable
 
 
-def _read_cells(file: MatFile, name: str, found: _Variable) -> str:
+def _read_cells(file: MatFile, name: str, variable: _Variable) -> str:
     cells = file.cells(name, checked=False)
-    found.n_cells = len(cells)
+    variable.n_cells = len(cells)
     readable = [cell for cell in cells if cell.is_readable]
     if cells and not readable:
         cells[0].check()
     full = [cell for cell in readable if 0 not in cell.shape]
-    found.cells = [cell.shape for cell in full]
+    variable.cells = [cell.shape for cell in full]
     if full and len(full[0].shape) == 2:
-        found.counts = kind_of(full[0].read(0, min(full[0].shape[0], SAMPLE)))
+        variable.counts = kind_of(full[0].read(0, min(full[0].shape[0], SAMPLE)))
     about = ", ".join(f"{cell.dtype} {shape_text(cell.shape)}" for cell in readable[:3])
     about += ", ..." if len(readable) > 3 else ""
     if len(full) < len(readable):
         about += f"; {len(readable) - len(full)} of {len(cells)} are empty"
     if len(readable) < len(cells):
         about += f"; {len(cells) - len(readable)} of {len(cells)} are no numbers"
-    rows = {shape[0] for shape in found.cells if len(shape) == 2}
+    rows = {shape[0] for shape in variable.cells if len(shape) == 2}
     if len(full) >= _FEW and len(rows) == 1:
         about += f"; all have {rows.pop()} rows: transpose them if these are channels"
     return about
 
 
-def _read_numbers(file: MatFile, name: str, found: _Variable) -> str:
-    numbers = file.numbers(name, len(found.shape))
-    if sum(size != 1 for size in found.shape) <= 1:
-        found.values = file.vector(name)
-        return f"{numbers.dtype}: {examples(found.values)}"
-    if len(found.shape) == 2 and found.shape[1] == 2:
-        found.pairs = numbers.read()
-        n_absent = int(np.isnan(found.pairs.astype(np.float64)).any(axis=1).sum())
+def _read_numbers(file: MatFile, name: str, variable: _Variable) -> str:
+    numbers = file.numbers(name, len(variable.shape))
+    if sum(size != 1 for size in variable.shape) <= 1:
+        variable.values = file.vector(name)
+        return f"{numbers.dtype}: {examples(variable.values)}"
+    if len(variable.shape) == 2 and variable.shape[1] == 2:
+        variable.pairs = numbers.read()
+        n_absent = int(np.isnan(variable.pairs.astype(np.float64)).any(axis=1).sum())
         if n_absent:
-            return f"{numbers.dtype}; {n_absent} of {len(found.pairs)} rows have NaN"
-    elif len(found.shape) in (2, 3):
-        n_rows = min(found.shape[0], SAMPLE if len(found.shape) == 2 else 1)
-        found.counts = kind_of(numbers.read(0, n_rows))
-        if len(found.shape) == 2 and found.shape[1] > _FEWEST_BINS * found.shape[0]:
-            return f"{numbers.dtype}; transpose it if the {found.shape[1]} columns are bins"
+            return f"{numbers.dtype}; {n_absent} of {len(variable.pairs)} rows have NaN"
+    elif len(variable.shape) in (2, 3):
+        n_rows = min(variable.shape[0], SAMPLE if len(variable.shape) == 2 else 1)
+        variable.counts = kind_of(numbers.read(0, n_rows))
+        if len(variable.shape) == 2 and variable.shape[1] > _FEWEST_BINS * variable.shape[0]:
+            return f"{numbers.dtype}; transpose it if the {variable.shape[1]} columns are bins"
     else:
-        return f"{numbers.dtype}; {len(found.shape)} dimensions, of which at most 3 are read"
+        return f"{numbers.dtype}; {len(variable.shape)} dimensions, of which at most 3 are read"
     return str(numbers.dtype)
 
 
-def _layout(guess: Guess, found: dict[str, _Variable]) -> tuple[list[str], int]:
+def _layout(guess: Guess, variables: dict[str, _Variable]) -> tuple[list[str], int]:
     """Guess the features; return the section of the trials, and the number of trials."""
-    cells = {name: each for name, each in found.items() if _has_trials(each)}
+    cells = {name: each for name, each in variables.items() if _has_trials(each)}
     if cells:
         n_trials = max(each.n_cells for each in cells.values())
         for name, each in cells.items():
@@ -183,30 +183,30 @@ def _layout(guess: Guess, found: dict[str, _Variable]) -> tuple[list[str], int]:
                 about = f"{n_trials} cells with {each.cells[0][1]} columns"
                 guess.features += feature_keys(name, each.counts, about)
         return ["trials:", "  layout: cells"], n_trials
-    for name, each in found.items():
+    for name, each in variables.items():
         if len(each.shape) == 3 and each.kind == "numbers" and each.shape[2] >= FEWEST_COLUMNS:
             guess.features += feature_keys(name, each.counts, shape_text(each.shape))
-            lengths = _lengths(found, each.shape[0], each.shape[1])
+            lengths = _lengths(variables, each.shape[0], each.shape[1])
             unsure = "" if lengths else "  # not found: a variable with the bins of each trial"
             named = f"  lengths: {quoted(lengths or 'LENGTHS')}{unsure}"
             return ["trials:", "  layout: cube", named], each.shape[0]
     wide = [
         name
-        for name, each in found.items()
+        for name, each in variables.items()
         if len(each.shape) == 2 and each.kind == "numbers" and each.shape[1] >= FEWEST_COLUMNS
     ]
-    n_bins = max((found[name].shape[0] for name in wide), default=0)
-    epochs = _epochs(found, n_bins)
+    n_bins = max((variables[name].shape[0] for name in wide), default=0)
+    epochs = _epochs(variables, n_bins)
     if epochs is None:
         return ["trials:", "  layout: cells  # or cube, or epochs"], -1
     for name in wide:
-        if found[name].shape[0] == n_bins:
-            about = shape_text(found[name].shape)
-            guess.features += feature_keys(name, found[name].counts, about)
-    guess.bin_blocks = _bin_blocks(found, n_bins)
+        if variables[name].shape[0] == n_bins:
+            about = shape_text(variables[name].shape)
+            guess.features += feature_keys(name, variables[name].counts, about)
+    guess.bin_blocks = _bin_blocks(variables, n_bins)
     lines = ["trials:", "  layout: epochs", f"  epochs: {quoted(epochs)}"]
     lines.append("  stop_bin: included  # whether the last bin of an epoch belongs to the trial")
-    return lines, found[epochs].shape[0]
+    return lines, variables[epochs].shape[0]
 
 
 def _has_trials(variable: _Variable) -> bool:
@@ -217,9 +217,9 @@ def _has_trials(variable: _Variable) -> bool:
     return shapes[0][1] >= FEWEST_COLUMNS and len({shape[1] for shape in shapes}) == 1
 
 
-def _lengths(found: dict[str, _Variable], n_trials: int, n_bins: int) -> str | None:
+def _lengths(variables: dict[str, _Variable], n_trials: int, n_bins: int) -> str | None:
     """Return the variable with the length of each trial of a cube."""
-    for name, each in found.items():
+    for name, each in variables.items():
         values = each.values
         if not _LENGTH.search(name) or not isinstance(values, np.ndarray):
             continue
@@ -228,10 +228,10 @@ def _lengths(found: dict[str, _Variable], n_trials: int, n_bins: int) -> str | N
     return None
 
 
-def _epochs(found: dict[str, _Variable], n_bins: int) -> str | None:
+def _epochs(variables: dict[str, _Variable], n_bins: int) -> str | None:
     """Return the variable with the first and last bin of each trial."""
     fitting = []
-    for name, each in found.items():
+    for name, each in variables.items():
         if each.pairs is None:
             continue
         pairs = each.pairs.astype(np.float64)
@@ -245,16 +245,16 @@ def _epochs(found: dict[str, _Variable], n_bins: int) -> str | None:
     return min(fitting, key=rank, default=None)
 
 
-def _bin_blocks(found: dict[str, _Variable], n_bins: int) -> tuple[str, int] | None:
+def _bin_blocks(variables: dict[str, _Variable], n_bins: int) -> tuple[str, int] | None:
     """Return the variable with the block of each bin, and the number of blocks."""
-    for name, each in found.items():
+    for name, each in variables.items():
         is_block = "block" in name.lower() and isinstance(each.values, np.ndarray)
         if is_block and each.values is not None and len(each.values) == n_bins:
             return name, len(np.unique(each.values))
     return None
 
 
-def _cues(columns: list[TrialColumn], found: dict[str, _Variable]) -> Cues | None:
+def _cues(columns: list[TrialColumn], variables: dict[str, _Variable]) -> Cues | None:
     """Return the column with numbers of cues, and the variable with the cues."""
     for column in columns:
         numbers = column.values
@@ -263,7 +263,7 @@ def _cues(columns: list[TrialColumn], found: dict[str, _Variable]) -> Cues | Non
         numbers = numbers[np.isfinite(numbers)]
         if not len(numbers):
             continue
-        for name, each in found.items():
+        for name, each in variables.items():
             texts = each.values
             if not isinstance(texts, list) or len(texts) < 2 or not SENTENCE.search(name):
                 continue
@@ -272,9 +272,9 @@ def _cues(columns: list[TrialColumn], found: dict[str, _Variable]) -> Cues | Non
     return None
 
 
-def _stated_bin_ms(found: dict[str, _Variable]) -> float | None:
+def _stated_bin_ms(variables: dict[str, _Variable]) -> float | None:
     """Return the length of a bin that a variable states in ms or seconds."""
-    for name, each in found.items():
+    for name, each in variables.items():
         if _BIN.search(name) and isinstance(each.values, np.ndarray) and len(each.values) == 1:
             value = float(each.values[0])
             ms = value if value >= 1 else 1000 * value

@@ -10,7 +10,7 @@ import numpy as np
 from cortext.data.checks import FaultError
 from cortext.files import is_plain_name
 from cortext_data.readers.files.nwb_file import TRIALS, NwbFile, open_nwb
-from cortext_data.readers.files.nwb_series import Series
+from cortext_data.readers.files.nwb_series import NwbSeries
 from cortext_data.readers.mapped.first_mapping import (
     FEWEST_COLUMNS,
     LONGEST_MS,
@@ -73,7 +73,7 @@ def _start(file: NwbFile) -> str:
         return fault.message
 
 
-def _add_series(guess: Guess, series: Series) -> bool:
+def _add_series(guess: Guess, series: NwbSeries) -> bool:
     """Add a series; return whether it is taken for features."""
     bin_ms, about = None, "timestamps"
     if series.rate is not None:
@@ -152,7 +152,7 @@ def _add_units(guess: Guess, file: NwbFile) -> None:
     guess.features += [f"  # {line[2:]}" for line in lines] if guess.features else lines
 
 
-def _stop_bin(file: NwbFile, table: str, chosen: list[Series]) -> str:
+def _stop_bin(file: NwbFile, table: str, chosen: list[NwbSeries]) -> str:
     """Return `included` where every trial stops at the time of a sample before a gap."""
     with suppress(FaultError):
         stops = file.table(table).column("stop_time")

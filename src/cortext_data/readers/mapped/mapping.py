@@ -75,7 +75,7 @@ class Feature:
         """Return the columns, each once; None for all."""
         if self.columns is None:
             return None
-        found: list[int] = []
+        listed: list[int] = []
         texts = self.columns if isinstance(self.columns, list) else str(self.columns).split(",")
         for text in map(str, texts):
             match = re.fullmatch(r"\s*(\d{1,6})\s*(?:-\s*(\d{1,6})\s*)?", text)
@@ -85,10 +85,10 @@ class Feature:
                     f"columns of {self.name} are {self.columns!r:.60}; numbers from 0 such as"
                     " '0-127, 130' are needed"
                 )
-            found += range(first, last + 1)
-        if len(set(found)) < len(found) or not found:
+            listed += range(first, last + 1)
+        if len(set(listed)) < len(listed) or not listed:
             raise ConfigError(f"columns of {self.name} name none, or one of them twice")
-        return found
+        return listed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,7 +140,7 @@ class MatTrials:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Blocks:
+class BlockNumbers:
     """The number of each trial's block.
 
     Attributes:
@@ -153,7 +153,7 @@ class Blocks:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Splits:
+class SplitRule:
     """The split of each trial: by a column, or the last blocks of each session for validation.
 
     Attributes:
@@ -281,13 +281,13 @@ class SessionNames:
             re.escape(self.date),
         )
         for part in reversed(path.parts):
-            found = [
+            dates = [
                 day
                 for match in re.finditer(rf"(?<!\d){pattern}(?!\d)", part)
                 if (day := _date(*(int(match[place]) for place in "YMD")))
             ]
-            if found:
-                return found[-1]
+            if dates:
+                return dates[-1]
         return None
 
 
@@ -316,8 +316,8 @@ class AnyMapping:
     bin_ms: float
     features: list[Feature]
     sentence: Sentences | None = None
-    block: Blocks | None = None
-    split: Splits | None = None
+    block: BlockNumbers | None = None
+    split: SplitRule | None = None
     language: str = "en"
     inventory: str = "arpabet"
     lexicon: str | None = None
@@ -416,12 +416,12 @@ class MatMapping(AnyMapping):
 
     def variables(self) -> tuple[str, ...]:
         """Return the variables that the mapping names, each once."""
-        found: list[str | None] = [feature.name for feature in self.features]
-        found += [self.trials.lengths, self.trials.epochs]
-        found += [part.name for part in (self.sentence, self.block, self.split) if part]
+        names: list[str | None] = [feature.name for feature in self.features]
+        names += [self.trials.lengths, self.trials.epochs]
+        names += [part.name for part in (self.sentence, self.block, self.split) if part]
         if self.sentence is not None and isinstance(self.sentence.cues, str):
-            found.append(self.sentence.cues)
-        return tuple(dict.fromkeys(name for name in found if name is not None))
+            names.append(self.sentence.cues)
+        return tuple(dict.fromkeys(name for name in names if name is not None))
 
 
 def _check_participant(name: str) -> None:
@@ -446,8 +446,8 @@ def load_mapping(path: Path, cls: type[M], reader: str) -> M:
         ConfigError: Naming the file and the key.
     """
     path = as_path(path, "mapping")
-    found = read_mapping(path)
-    kind, version = found.pop("format", None), found.pop("format_version", None)
+    values = read_mapping(path)
+    kind, version = values.pop("format", None), values.pop("format_version", None)
     if kind != FORMAT or version != FORMAT_VERSION or isinstance(version, bool):
         raise ConfigError(
             f"format is {kind!r:.40} and format_version {version!r:.40}; {FORMAT!r} and"
@@ -455,10 +455,10 @@ def load_mapping(path: Path, cls: type[M], reader: str) -> M:
             where=path,
             fix="--inspect --mapping NEW.yaml writes a mapping to edit",
         )
-    given = found.pop("reader", None)
+    given = values.pop("reader", None)
     if given != reader:
         raise ConfigError(f"reader is {given!r:.40}; {reader!r} is needed", where=path)
-    return from_mapping(cls, found, where=path)
+    return from_mapping(cls, values, where=path)
 
 
 def import_settings(mapping: AnyMapping, folder: Path) -> dict[str, Any]:

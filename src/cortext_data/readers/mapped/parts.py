@@ -16,7 +16,7 @@ EDIT = "correct the mapping"
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class FeaturePart:
     """One feature of the mapping in one trial.
 
     Attributes:
@@ -47,7 +47,7 @@ class Part:
         return rebin(x_TC, self.bin_ms, bin_ms, range(x_TC.shape[1] if self.is_counts else 0))
 
 
-def joined(parts: Sequence[Part], bin_ms: float) -> np.ndarray:
+def joined(parts: Sequence[FeaturePart], bin_ms: float) -> np.ndarray:
     """Read features and join them side by side, [T, C].
 
     One bin more at the end of some is dropped: the ends of bins of different length do not meet.

@@ -18,7 +18,7 @@ import numpy as np
 
 from cortext.data.checks import FaultError
 from cortext_data.readers.mapped.mapping import AnyMapping, Sentences, import_settings
-from cortext_data.readers.mapped.parts import EDIT, Part, joined
+from cortext_data.readers.mapped.parts import EDIT, FeaturePart, joined
 from cortext_data.readers.recording import (
     Block,
     Contents,
@@ -57,7 +57,7 @@ class MappedFile(Protocol):
     def cues(self, name: str) -> Sequence[str]:
         """Return the cues of a variable."""
 
-    def parts(self, trial: int) -> list[Part]:
+    def parts(self, trial: int) -> list[FeaturePart]:
         """Return the features of a trial. Raises FaultError for damage."""
 
     def absent(self, trial: int) -> str | None:
@@ -82,7 +82,7 @@ OpenFile = Callable[[Path], AbstractContextManager[MappedFile]]
 
 
 @dataclass(frozen=True, slots=True)
-class _Row:
+class _MappedTrial:
     """A trial of one file, as the mapping reads it.
 
     Attributes:
@@ -166,7 +166,7 @@ def _contents(
     paths: Sequence[Path], open_file: OpenFile, mapping: AnyMapping
 ) -> Iterator[Contents]:
     with _OneFile(open_file) as files:
-        rows: list[_Row] = []
+        rows: list[_MappedTrial] = []
         left_out: Counter[str] = Counter()
         longer: dict[str, None] = {}
         n_overlaps = 0
@@ -179,8 +179,10 @@ def _contents(
                 place = _place(path, paths)
                 longer |= dict.fromkeys(": ".join(filter(None, (place, n))) for n in file.notes())
                 if widths is not None and list(widths) != list(file.widths):
-                    found = f"{list(file.widths)} columns found, {list(widths)} in {paths[0].name}"
-                    raise FaultError("features", found, "name columns that all files have")
+                    finding = (
+                        f"{list(file.widths)} columns found, {list(widths)} in {paths[0].name}"
+                    )
+                    raise FaultError("features", finding, "name columns that all files have")
                 widths = file.widths
                 n_overlaps += file.n_overlaps
         _check_files_of_blocks(rows)
@@ -241,7 +243,7 @@ def _blocks_of(
 
 def _rows(
     file: MappedFile, path: Path, number: int, mapping: AnyMapping, left_out: Counter[str]
-) -> Iterator[_Row]:
+) -> Iterator[_MappedTrial]:
     """Yield the trials of a file that are read; count the others by the reason."""
     blocks, faults = _blocks_of(file, number, mapping)
     sentences, unknown = _sentences(file, mapping.sentence)
@@ -270,7 +272,7 @@ def _rows(
                 left_out[f"of split {_shown(splits[index])}"] += 1
                 continue
         if index in faults:
-            yield _Row(path, index, block, trial_number, str(split), None, 0, faults[index])
+            yield _MappedTrial(path, index, block, trial_number, str(split), None, 0, faults[index])
             continue
         sentence = None if sentences is None else sentences[index].strip()
         if sentence and mapping.sentence is not None:
@@ -284,7 +286,7 @@ def _rows(
             left_out["without a sentence"] += 1
             continue
         n_bins = _n_bins(file, index, mapping.bin_ms)
-        yield _Row(path, index, block, trial_number, str(split), sentence or None, n_bins)
+        yield _MappedTrial(path, index, block, trial_number, str(split), sentence or None, n_bins)
 
 
 def _n_bins(file: MappedFile, trial: int, bin_ms: float) -> int:
@@ -304,18 +306,18 @@ def _sentences(
     """
     if sentences is None:
         return None, {}
-    found = file.column(sentences.name)
+    values = file.column(sentences.name)
     if sentences.cues is None:
-        if len(found) and not isinstance(found[0], str):
+        if len(values) and not isinstance(values[0], str):
             raise FaultError(
                 sentences.name, "numbers found, texts expected", "name their cues in sentence.cues"
             )
-        return found, {}
+        return values, {}
     given = sentences.cues
     cues = file.cues(given) if isinstance(given, str) else given
     texts: list[Any] = []
     faults: dict[int, FaultError] = {}
-    for index, value in enumerate(found):
+    for index, value in enumerate(values):
         try:
             texts.append(_cue(value, cues, sentences))
         except FaultError as fault:
@@ -332,8 +334,8 @@ def _cue(value: Any, cues: Sequence[str], sentences: Sentences) -> str:
     at = _whole_number(value, sentences.name) - first
     if 0 <= at < len(cues):
         return cues[at]
-    found = f"cue {at + first} found, {first} to {first + len(cues) - 1} expected"
-    raise FaultError(sentences.name, found, "correct sentence.cues or sentence.first_cue")
+    finding = f"cue {at + first} found, {first} to {first + len(cues) - 1} expected"
+    raise FaultError(sentences.name, finding, "correct sentence.cues or sentence.first_cue")
 
 
 def _whole_number(value: Any, name: str) -> int:
@@ -351,7 +353,7 @@ def _shown(value: Any) -> str:
     return f"{value!r:.60}" if isinstance(value, str) else f"{value!s:.60}"
 
 
-def _check_files_of_blocks(rows: Sequence[_Row]) -> None:
+def _check_files_of_blocks(rows: Sequence[_MappedTrial]) -> None:
     """Raise FaultError where two files of a session have blocks of the same number."""
     owner: dict[int, Path] = {}
     for row in rows:
@@ -364,22 +366,24 @@ def _check_files_of_blocks(rows: Sequence[_Row]) -> None:
             )
 
 
-def _with_last_blocks(rows: list[_Row], mapping: AnyMapping, notes: list[str]) -> list[_Row]:
+def _with_last_blocks(
+    rows: list[_MappedTrial], mapping: AnyMapping, notes: list[str]
+) -> list[_MappedTrial]:
     """Return the rows with the last blocks of the session for validation, where that is asked."""
     if mapping.split is None or mapping.split.val_blocks is None:
         return rows
     blocks = list(dict.fromkeys(row.block for row in rows))
     n_val = mapping.split.val_blocks
     if len(blocks) <= n_val:
-        said = "is 1 block" if len(blocks) == 1 else f"are {len(blocks)} blocks"
-        notes.append(f"no trials for val: val_blocks is {n_val}, and there {said} to train on")
+        count = "is 1 block" if len(blocks) == 1 else f"are {len(blocks)} blocks"
+        notes.append(f"no trials for val: val_blocks is {n_val}, and there {count} to train on")
         return rows
     last = set(blocks[-n_val:])
     return [replace(row, split="val" if row.block in last else "train") for row in rows]
 
 
 def _blocks(
-    rows: Sequence[_Row], files: _OneFile, paths: Sequence[Path], mapping: AnyMapping
+    rows: Sequence[_MappedTrial], files: _OneFile, paths: Sequence[Path], mapping: AnyMapping
 ) -> list[Block]:
     """Return the trials in the order of the files, which causal z-scores need."""
     return [
@@ -388,7 +392,9 @@ def _blocks(
     ]
 
 
-def _trial(row: _Row, files: _OneFile, paths: Sequence[Path], bin_ms: float) -> RecordedTrial:
+def _trial(
+    row: _MappedTrial, files: _OneFile, paths: Sequence[Path], bin_ms: float
+) -> RecordedTrial:
     def read() -> np.ndarray:
         with named_faults(_place(row.path, paths)):
             if row.fault is not None:
@@ -400,20 +406,20 @@ def _trial(row: _Row, files: _OneFile, paths: Sequence[Path], bin_ms: float) -> 
 
 def _groups(mapping: AnyMapping, widths: Sequence[int]) -> list[FeatureGroup]:
     """Return the columns of each feature of the mapping, of which each has so many."""
-    found = []
+    groups = []
     for feature, width in zip(mapping.features, widths, strict=True):
         columns = feature.numbers() or range(width)
         is_divided = (mapping.bin_ms / mapping.bin_ms_of(feature)) % 1 != 0
-        found.append(FeatureGroup(feature.name, columns, feature.is_counts, is_divided))
-    return found
+        groups.append(FeatureGroup(feature.name, columns, feature.is_counts, is_divided))
+    return groups
 
 
 def _counts(mapping: AnyMapping, widths: Sequence[int]) -> list[int]:
     """Return the numbers of the features that are counts."""
-    found: list[int] = []
+    counts: list[int] = []
     first = 0
     for feature, width in zip(mapping.features, widths, strict=True):
         if feature.is_counts:
-            found += range(first, first + width)
+            counts += range(first, first + width)
         first += width
-    return found
+    return counts

@@ -35,7 +35,7 @@ request in progress.
 SPARE_FILES = 32
 """File descriptors that connections leave to the work: recordings, the usage log, libraries."""
 MAX_UNREAD = 2 * 1024 * 1024
-"""Bytes of answers that may wait for a client that goes on sending and does not read."""
+"""Bytes of answers that may wait for a client that keeps sending and does not read."""
 MAX_RECEIVED = 2 * 1024 * 1024
 """Bytes that may come between one whole request or message and the next.
 

@@ -277,7 +277,7 @@ def _counted(send: Send, use: Callable[[float], None]) -> Send:
 def _with_headers(scope: Scope, send: Send) -> Send:
     headers = HEADERS
     if scope["path"].startswith("/api/"):
-        # A browser would keep what was said in its cache, where deleting does not reach.
+        # A browser would keep sentences in its cache, where deleting does not reach.
         headers = HEADERS | {"Cache-Control": "no-store"}
     extra = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
 

@@ -1,4 +1,4 @@
-"""Encryption of the page's connections: a certificate and its key, and what is wrong with them."""
+"""Encryption of the page's connections: a certificate and its key, and their faults."""
 
 from __future__ import annotations
 
@@ -40,16 +40,16 @@ def load_tls(cert: Path, key: Path) -> ssl.SSLContext:
     return context
 
 
-def _check_pem(file: Path, kind: str, what: str) -> None:
+def _check_pem(file: Path, kind: str, thing: str) -> None:
     try:
         content = file.read_bytes()
     except OSError as error:
         raise ConfigError(
-            f"the {what} cannot be read: {error.strerror}", where=file, fix="give --tls CERT KEY"
+            f"the {thing} cannot be read: {error.strerror}", where=file, fix="give --tls CERT KEY"
         ) from None
     if b"-----BEGIN " not in content or f"{kind}-----".encode() not in content:
         raise ConfigError(
-            f"this file holds no {what} in PEM", where=file, fix="give CERT, then KEY"
+            f"this file holds no {thing} in PEM", where=file, fix="give CERT, then KEY"
         )
 
 

@@ -32,7 +32,7 @@ LEAST_GAP_DAYS = 7
 
 @dataclass(frozen=True)
 class Floors:
-    """Smallest changes that are told and that alert."""
+    """Smallest changes that are reported and that alert."""
 
     min_shift: Annotated[
         float,
@@ -91,7 +91,7 @@ def find_changes(
         floor: Distance up to which nothing counts as a change.
         array: Number of the array.
     """
-    found: list[Change] = []
+    changes: list[Change] = []
     level: list[float] = []
     distances: list[float] = []
     pending: tuple[int, float, float] | None = None
@@ -101,22 +101,26 @@ def find_changes(
         if pending is not None:
             first, changed, before = pending
             pending = None
+            # The day after decides whether a change lasts: one bad day (a loose plug) shifts no
+            # level.
             if abs(value - changed) < abs(value - before):
+                # The days before the change would widen and shift the median for weeks.
                 level = [changed, value]
                 continue
-            found[-1] = Change(kind, first, first, before, changed, array)
+            changes[-1] = Change(kind, first, first, before, changed, array)
         if len(level) < LEAST_DAYS:
             level.append(value)
             continue
         before = float(np.median(level[-WINDOW_DAYS:]))
+        # Distances of unchanged days alone: an earlier jump does not widen the usual.
         usual = MAD_TO_SD * float(np.median(distances)) if distances else 0.0
         if abs(value - before) > max(floor, TIMES_USUAL * usual):
-            found.append(Change(kind, day, None, before, value, array))
+            changes.append(Change(kind, day, None, before, value, array))
             pending = day, value, before
             continue
         distances.append(abs(value - before))
         level.append(value)
-    return found
+    return changes
 
 
 def find_gaps(dates: Sequence[date | None]) -> list[Change]:
@@ -151,16 +155,16 @@ def sentences(
     for change in changes:
         rises = change.value > change.before
         groups.setdefault((change.day, change.kind, change.last, rises), []).append(change)
-    told = []
+    lines = []
     for (day, kind, last, _), group in sorted(groups.items(), key=lambda item: item[0][:2]):
         if kind == "gap":
-            told.append((day, _gap(group[0], dates)))
+            lines.append((day, _gap(group[0], dates)))
             continue
         name = sessions[day] if dates[day] is None else str(dates[day])
         when = f"{name} (recording day {day + 1})"
         opening = f"Since {when}" if last is None else f"On {when} alone"
-        told.append((day, f"{opening}, {_what(group, arrays, per_array)}."))
-    return told
+        lines.append((day, f"{opening}, {_what(group, arrays, per_array)}."))
+    return lines
 
 
 def _gap(change: Change, dates: Sequence[date | None]) -> str:

@@ -22,7 +22,7 @@ from cortext.errors import RunError
 from cortext.models.card import CARD, read_card
 from cortext.models.storage import read_tensors
 from cortext_live.usage.drift.changes import Change, Floors, find_changes, find_gaps, sentences
-from cortext_live.usage.drift.sources import LEAST_UTTERANCES, DayOfUse, Source
+from cortext_live.usage.drift.sources import LEAST_UTTERANCES, DayOfUse, DriftSource
 from cortext_live.usage.drift.statistics import DEAD_HZ, DayStatistics, Layout, Levels, Reference
 
 REFERENCE_DAYS = 5
@@ -67,8 +67,8 @@ class DriftReport:
         reference: Days that the others are compared with.
         days: All days, in the order of time.
         changes: The changes.
-        told: A sentence for each change or group of changes, with the number of its day.
-        notes: Lines about what was left out or is not known.
+        sentences: A sentence for each change or group of changes, with the number of its day.
+        notes: Lines about data left out and facts unknown.
     """
 
     source: Path
@@ -76,7 +76,7 @@ class DriftReport:
     reference: tuple[str, ...]
     days: tuple[DayReport, ...]
     changes: tuple[Change, ...]
-    told: tuple[tuple[int, str], ...]
+    sentences: tuple[tuple[int, str], ...]
     notes: tuple[str, ...]
 
     @property
@@ -86,7 +86,9 @@ class DriftReport:
         starts = {c.day for c in self.changes if c.kind != "gap"}
         if newest not in starts:
             return []
-        return [text for day, text in self.told if day == newest and not text.startswith("Nothing")]
+        return [
+            text for day, text in self.sentences if day == newest and not text.startswith("Nothing")
+        ]
 
     def to_json(self) -> dict[str, Any]:
         """Return all numbers as plain values."""
@@ -95,7 +97,7 @@ class DriftReport:
             "arrays": list(self.layout.names) if self.layout else [],
             "electrodes": self.layout.n_electrodes if self.layout else None,
             "reference": list(self.reference),
-            "changes": [text for _, text in self.told],
+            "changes": [text for _, text in self.sentences],
             "alerts": self.alerts,
             "notes": list(self.notes),
             "days": [_day_json(day) for day in self.days],
@@ -104,16 +106,16 @@ class DriftReport:
 
 def _day_json(day: DayReport) -> dict[str, Any]:
     use = None if day.use is None else vars(day.use)
-    found = {"session": day.session, "date": None if day.date is None else str(day.date)}
+    facts = {"session": day.session, "date": None if day.date is None else str(day.date)}
     distance = day.layer_distance
     layer = None if distance is None else {"weight": distance[0], "bias": distance[1]}
-    return found | {
+    return facts | {
         "arrays": day.arrays, "blocks": list(day.blocks), "use": use, "day_layer_distance": layer
     }  # fmt: skip
 
 
 def drift_report(
-    source: Source,
+    source: DriftSource,
     *,
     arrays: str | None = None,
     n_kinds: int | None = None,
@@ -128,7 +130,7 @@ def drift_report(
         arrays: Number of arrays, or their names; see `Layout.of`.
         n_kinds: Features of an electrode.
         dead_hz: Threshold crossings a second below which an electrode is dead.
-        floors: Smallest changes that are told.
+        floors: Smallest changes that are reported.
         layer_distances: Distances of a model's day layers; None where no model was given.
 
     Raises:
@@ -169,14 +171,13 @@ def drift_report(
                   distances.get(name))
         for name, when in zip(sessions, dates, strict=True)
     ]  # fmt: skip
-    told = sentences(changes, sessions, dates, names, per_array)
     return DriftReport(
         source.path,
         layout,
         tuple(day.session for day in first),
         tuple(days),
         tuple(changes),
-        tuple(told),
+        tuple(sentences(changes, sessions, dates, names, per_array)),
         tuple(notes),
     )
 
@@ -190,12 +191,12 @@ def _numbers(
 ) -> tuple[dict[str, dict[str, Any]], tuple[dict[str, Any], ...]]:
     """Return the numbers of a day's arrays, and of the arrays in each of its blocks."""
     levels = reference.levels(day.moments, dead_E)
-    found = {}
+    by_array = {}
     for array, name in enumerate(layout.names):
         of = layout.electrodes(array)
         died = dead_E & ~before_E if before_E is not None else np.zeros_like(dead_E)
         back = before_E & ~dead_E if before_E is not None else np.zeros_like(dead_E)
-        found[name] = _level_numbers(levels, array) | {
+        by_array[name] = _level_numbers(levels, array) | {
             "dead": int(dead_E[of].sum()),
             "electrodes": len(dead_E[of]),
             "died": (np.flatnonzero(died[of]) + of.start).tolist(),
@@ -206,7 +207,7 @@ def _numbers(
         levels = reference.levels(block.moments, dead_E)
         rows = {name: _level_numbers(levels, array) for array, name in enumerate(layout.names)}
         blocks.append({"block": block.name, "bins": block.moments.n, "arrays": rows})
-    return found, tuple(blocks)
+    return by_array, tuple(blocks)
 
 
 def _level_numbers(levels: Levels, array: int) -> dict[str, float]:
@@ -220,19 +221,19 @@ def _level_numbers(levels: Levels, array: int) -> dict[str, float]:
 def _array_changes(
     sessions: Sequence[str], numbers: dict[str, Any], layout: Layout, floors: Floors
 ) -> list[Change]:
-    found = []
+    changes = []
     for array, name in enumerate(layout.names):
         rows = [numbers[each][0][name] if each in numbers else None for each in sessions]
         for kind in ("shift", "spread"):
             values = [NAN if row is None else row[kind] for row in rows]
-            found += find_changes(values, kind, floors.of(kind), array)
+            changes += find_changes(values, kind, floors.of(kind), array)
         shares = [NAN if row is None else row["dead"] / row["electrodes"] for row in rows]
-        found += find_changes(shares, "dead", floors.of("dead"), array)
-    return found
+        changes += find_changes(shares, "dead", floors.of("dead"), array)
+    return changes
 
 
 def _use_changes(sessions: Sequence[str], use: dict[str, DayOfUse], floors: Floors) -> list[Change]:
-    found = []
+    changes = []
     for kind in ("confidence", "corrected"):
         values = []
         for name in sessions:
@@ -240,8 +241,8 @@ def _use_changes(sessions: Sequence[str], use: dict[str, DayOfUse], floors: Floo
             value = None if day is None else getattr(day, kind)
             enough = day is not None and day.utterances >= LEAST_UTTERANCES
             values.append(value if value is not None and enough else NAN)
-        found += find_changes(values, kind, floors.of(kind))
-    return found
+        changes += find_changes(values, kind, floors.of(kind))
+    return changes
 
 
 def has_day_layers(run: Path) -> bool:

@@ -17,7 +17,7 @@ from cortext.data.checks import Problem
 from cortext.errors import DataError
 from cortext.processes import Progress
 from cortext_live.usage.drift.statistics import DayStatistics, collect
-from cortext_live.usage.heard import HeardFeatures
+from cortext_live.usage.kept_features import KeptFeatures
 from cortext_live.usage.log import LOG, read_log
 from cortext_live.usage.log_entries import LoggedUtterance
 from cortext_live.usage.statistics import PAUSE_S
@@ -50,14 +50,14 @@ class DayOfUse:
 
 
 @dataclass
-class Source:
+class DriftSource:
     """Days that were read.
 
     Attributes:
         path: The directory.
         days: Statistics of the days with features, in the order of time.
         use: Facts of each day of a log, by session; empty for recordings.
-        notes: Lines about what was left out or is not known.
+        notes: Lines about data left out and facts unknown.
     """
 
     path: Path
@@ -70,23 +70,23 @@ def read_source(
     path: Path,
     *,
     skip_bad: bool = False,
-    speaker: Callable[[datetime], str] | None = None,
+    model_in_use: Callable[[datetime], str] | None = None,
     progress: Progress | None = None,
-) -> Source:
+) -> DriftSource:
     """Read recordings (session files or packed ones), or a usage log.
 
     Args:
         path: Directory.
         skip_bad: Leave unusable trials and features out and note them.
-        speaker: Returns the name of the model that spoke at a time, for a log.
+        model_in_use: Returns the name of the model that spoke at a time, for a log.
         progress: Called with trials or utterances done and in all.
 
     Raises:
         DataError: There is neither, or something in it is damaged.
     """
     if (path / LOG).exists():
-        return _read_log(path, skip_bad, speaker, progress)
-    if speaker is not None:
+        return _read_log(path, skip_bad, model_in_use, progress)
+    if model_in_use is not None:
         raise DataError(
             "no usage log, so --chain cannot tell which model spoke",
             where=path,
@@ -95,17 +95,19 @@ def read_source(
     return _read_recordings(path, skip_bad, progress)
 
 
-def _read_recordings(path: Path, skip_bad: bool, progress: Progress | None) -> Source:
+def _read_recordings(path: Path, skip_bad: bool, progress: Progress | None) -> DriftSource:
     try:
         data = open_dataset(path)
     except DataError as error:
         fix = "give session files, packed data, or a usage log (utterances.jsonl)"
         raise DataError(error.what, where=error.where, fix=fix) from None
-    source = Source(path)
+    source = DriftSource(path)
     total = sum(data.n_trials(split) for split in data.splits)
 
     def bins() -> Iterator[tuple[str, str, np.ndarray]]:
         if isinstance(data, PackedDataset):
+            # Packed data lie split by split, and `collect` yields a day when the next one begins:
+            # the splits of a session must follow each other.
             trials = (
                 trial
                 for session in data.session_names
@@ -120,6 +122,7 @@ def _read_recordings(path: Path, skip_bad: bool, progress: Progress | None) -> S
             yield trial.session, str(trial.block), trial.features_TC
             if progress:
                 progress(done, total)
+        # Only now: files are read while their trials are yielded.
         if not isinstance(data, PackedDataset) and problems:
             if not skip_bad:
                 raise problems[0].error()
@@ -134,14 +137,14 @@ def _read_recordings(path: Path, skip_bad: bool, progress: Progress | None) -> S
 def _read_log(
     path: Path,
     skip_bad: bool,
-    speaker: Callable[[datetime], str] | None,
+    model_in_use: Callable[[datetime], str] | None,
     progress: Progress | None,
-) -> Source:
+) -> DriftSource:
     log = read_log(path)
     if not log.utterances or log.began is None:
         raise DataError("the log has no utterance", where=path / LOG, fix="use the decoder first")
-    source = Source(path, notes=list(log.notes))
-    kept = HeardFeatures(path)
+    source = DriftSource(path, notes=list(log.notes))
+    kept = KeptFeatures(path)
     began = log.began
     numbers: dict[str, list[int]] = {}
     for number, entry in log.utterances.items():
@@ -160,6 +163,9 @@ def _read_log(
                         progress(done, len(log.utterances))
                     if features_TC is not None and len(features_TC):
                         yield session, block, features_TC
+                    # `read` returns None for a missing and for a damaged file alike. Missing ones
+                    # are usual: they are deleted by age, or were never kept. A damaged one may hide
+                    # that others are, too.
                     elif not kept.path(began, number).exists():
                         without[session] += 1
                     elif skip_bad:
@@ -172,24 +178,27 @@ def _read_log(
                         )
 
     bin_ms = kept.conventions.bin_ms
+    # `without` and `damaged` are complete only after this line: `bins` counts while it is read.
     source.days = list(_of_one_width(collect(bins(), bin_ms), source))
     for session in sorted(numbers):
         entries = [log.utterances[number] for number in numbers[session]]
-        source.use[session] = _use(entries, speaker, without[session], damaged[session])
+        source.use[session] = _use(entries, model_in_use, without[session], damaged[session])
     _note(source)
     return source
 
 
-def _of_one_width(days: Iterator[DayStatistics], source: Source) -> Iterator[DayStatistics]:
+def _of_one_width(days: Iterator[DayStatistics], source: DriftSource) -> Iterator[DayStatistics]:
     """Yield days with as many features as the first one."""
     n_features = None
     for day in days:
-        found = len(day.moments.mean_C)
-        n_features = n_features or found
-        if found == n_features:
+        width = len(day.moments.mean_C)
+        n_features = n_features or width
+        # Features are compared one by one with those of the first days. Other features (an array
+        # more, another kind) have nothing to be compared with.
+        if width == n_features:
             yield day
         else:
-            source.notes.append(f"left out: {day.session} has {found} features, not {n_features}")
+            source.notes.append(f"left out: {day.session} has {width} features, not {n_features}")
 
 
 def _stretches(
@@ -198,8 +207,11 @@ def _stretches(
     """Yield stretches of use without a long pause: the time they began, and their utterances."""
     members: list[int] = []
     name, last_s = "", -np.inf
+    # By time and not by number: a clock that was set back gives later utterances earlier times,
+    # and a pause would be negative.
     for number in sorted(numbers, key=lambda each: entries[each].when.timestamp()):
         entry = entries[number]
+        # The log notes an utterance when it ends.
         end_s = entry.when.timestamp()
         if end_s - entry.duration_s - last_s > PAUSE_S:
             if members:
@@ -212,7 +224,7 @@ def _stretches(
 
 def _use(
     entries: list[LoggedUtterance],
-    speaker: Callable[[datetime], str] | None,
+    model_in_use: Callable[[datetime], str] | None,
     without: int,
     damaged: int,
 ) -> DayOfUse:
@@ -220,12 +232,16 @@ def _use(
     rated = [entry.rating for entry in entries if entry.rating is not None]
     models: dict[str, int] = {}
     for entry in entries:
-        name = entry.model or (speaker(entry.when) if speaker else None)
+        # Only a decoder that follows a chain names its model. The chain knows who spoke at that
+        # time.
+        name = entry.model or (model_in_use(entry.when) if model_in_use else None)
         if name is not None:
             models[name] = models.get(name, 0) + 1
     return DayOfUse(
         len(entries),
         float(np.mean(confidences)) if confidences else None,
+        # Of all utterances, since nobody is asked to correct. The rate of right ones below is of
+        # the rated ones: a sentence without a rating is neither right nor wrong.
         sum(entry.correction is not None for entry in entries) / len(entries),
         rated.count("right") / len(rated) if rated else None,
         models,
@@ -234,7 +250,7 @@ def _use(
     )
 
 
-def _note(source: Source) -> None:
+def _note(source: DriftSource) -> None:
     use = source.use.values()
     if not source.days:
         source.notes.append(

@@ -181,8 +181,8 @@ class DayStatistics:
         shape = layout.n_kinds, layout.n_electrodes
         constant_E = (low_C == high_C).reshape(shape).all(axis=0)
         silent_E = (counts_C & (rate_C < dead_hz)).reshape(shape).any(axis=0)
-        found: np.ndarray = constant_E | silent_E
-        return found
+        dead: np.ndarray = constant_E | silent_E
+        return dead
 
 
 def collect(bins: Iterable[tuple[str, str, np.ndarray]], bin_ms: float) -> Iterator[DayStatistics]:
@@ -206,7 +206,7 @@ def collect(bins: Iterable[tuple[str, str, np.ndarray]], bin_ms: float) -> Itera
 
 
 def _day(session: str, sums: dict[str, FeatureSums], bin_ms: float) -> DayStatistics:
-    blocks = tuple(BlockStatistics.of(name, found) for name, found in sums.items())
+    blocks = tuple(BlockStatistics.of(name, of_block) for name, of_block in sums.items())
     return DayStatistics(session, blocks, bin_ms)
 
 
@@ -258,15 +258,15 @@ class Reference:
         with np.errstate(divide="ignore", invalid="ignore"):
             shift_C = np.where(usable_C, (moments.mean_C - self._mean_C) / self._std_C, np.nan)
             spread_C = np.where(usable_C, np.log2(moments.std_C / self._std_C), np.nan)
-        found = np.full((3, len(layout.names)), np.nan)
+        levels_3A = np.full((3, len(layout.names)), np.nan)
         for array in range(len(layout.names)):
             of = layout.electrodes(array)
             shift = shift_C.reshape(layout.n_kinds, -1)[:, of]
             if np.isfinite(shift).any():
                 spread = spread_C.reshape(layout.n_kinds, -1)[:, of]
-                found[:, array] = (
+                levels_3A[:, array] = (
                     np.nanmedian(shift),
                     np.nanmedian(np.abs(shift)),
                     np.nanmedian(spread),
                 )
-        return Levels(*found)
+        return Levels(*levels_3A)

@@ -9,7 +9,7 @@ from cortext.decoding.confidence import WORD_SIGNALS, log_odds
 from cortext.errors import DataError
 from cortext.evaluation.fit.calibration import calibration
 from cortext.evaluation.fit.drifted import DriftedDay, statistics
-from cortext.evaluation.fit.regression import Sentence, fit_logistic, fit_sentences
+from cortext.evaluation.fit.regression import BestSentence, fit_logistic, fit_sentences
 
 WEIGHTS_K = np.array([1.0, 0.4, 0.0, -0.3, -1.2])
 
@@ -24,7 +24,7 @@ def made_up(n_sentences, generator, offset=0.0):
         right = (generator.random(5) < p_N).tolist()
         posteriors = (1 / (1 + np.exp(-2 - x_NK[:, 0]))).tolist()  # too high
         score_H = np.array([0.0, -1.0 - generator.random()])
-        found.append(Sentence(x_NK, posteriors, right, all(right), score_H, number % 2, number))
+        found.append(BestSentence(x_NK, posteriors, right, all(right), score_H, number % 2, number))
     return found
 
 
@@ -73,7 +73,7 @@ def test_measures_of_a_fit_come_from_the_other_half():
     # The two halves follow opposite rules: a fit to all words averages them, a cross-fit is wrong.
     sentences = made_up(200, generator)
     turned = [
-        Sentence(
+        BestSentence(
             -each.signals_NK if each.half else each.signals_NK,
             each.posteriors,
             each.right,

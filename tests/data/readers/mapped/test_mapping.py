@@ -11,7 +11,7 @@ import pytest
 
 from cortext.errors import ConfigError, CortextError
 from cortext_data.readers.mapped.mapping import (
-    Blocks,
+    BlockNumbers,
     Feature,
     MatMapping,
     MatTrials,
@@ -19,7 +19,7 @@ from cortext_data.readers.mapped.mapping import (
     NwbTrials,
     Sentences,
     SessionNames,
-    Splits,
+    SplitRule,
     load_mapping,
 )
 
@@ -226,6 +226,6 @@ def test_the_reference_has_every_key() -> None:
     keys = {"format", "format_version", "reader"}
     for part in (NwbMapping, MatMapping, Feature, NwbTrials, MatTrials, Sentences):
         keys |= {field.name for field in dataclasses.fields(part)}
-    for section, part in (("block", Blocks), ("split", Splits), ("session", SessionNames)):
+    for section, part in (("block", BlockNumbers), ("split", SplitRule), ("session", SessionNames)):
         keys |= {f"{section}.{field.name}" for field in dataclasses.fields(part)}
     assert set(re.findall(r"^\| `([\w.]+)` \|", page, re.M)) == keys

@@ -34,11 +34,11 @@ from cortext.temporaries import clear
 from cortext_live.usage.log_lines import MOST_ENTRIES
 from cortext_live.usage.retention import PAUSE_S, KeptFile, beyond_quota, doubt, too_old
 
-HEARD = "heard"
+FOLDER = "heard"
 AGED = "heard.aged"
 
 
-class HeardFeatures:
+class KeptFeatures:
     """Features of the utterances of a log. For one writer, and readers of other processes.
 
     Args:
@@ -66,7 +66,7 @@ class HeardFeatures:
                 f"recordings of at most {quota_bytes:g} bytes are kept for {days:g} days",
                 fix="give positive numbers",
             )
-        self.folder = Path(folder) / HEARD
+        self.folder = Path(folder) / FOLDER
         self._aged = Path(folder) / AGED
         self._quota_bytes = quota_bytes
         self._days = days
@@ -104,7 +104,7 @@ class HeardFeatures:
         return Conventions.read(self.folder)
 
     def keep(self, block: int, number: int, features_TC: np.ndarray) -> None:
-        """Keep the features of an utterance, and delete what is too old or too much.
+        """Keep the features of an utterance, and delete those that are too old or too many.
 
         Args:
             block: Second of the log's first utterance.
@@ -116,10 +116,10 @@ class HeardFeatures:
         """
         path = self.path(block, number)
         if features_TC.nbytes > self._quota_bytes:
-            what = (
+            problem = (
                 f"the features of an utterance are not kept: they take {features_TC.nbytes} bytes"
             )
-            raise LiveError(what, where=path, fix="give a larger --record-quota-gb")
+            raise LiveError(problem, where=path, fix="give a larger --record-quota-gb")
         try:
             self.folder.mkdir(mode=0o700, exist_ok=True)
             content = save({"features_TC": np.ascontiguousarray(features_TC, np.float32)})
@@ -127,8 +127,8 @@ class HeardFeatures:
                 file.write(content)
         except OSError as error:
             fix = "free some space, or lower --record-quota-gb"
-            what = f"the features of an utterance cannot be kept: {error.strerror}"
-            raise LiveError(what, where=path, fix=fix) from None
+            problem = f"the features of an utterance cannot be kept: {error.strerror}"
+            raise LiveError(problem, where=path, fix=fix) from None
         self.tidy(block)
 
     def read(self, block: int, number: int) -> np.ndarray | None:
@@ -150,14 +150,18 @@ class HeardFeatures:
         """
         path = self.path(block, number)
         try:
-            found: np.ndarray = load(path.read_bytes())["features_TC"]
+            features_TC: np.ndarray = load(path.read_bytes())["features_TC"]
         except FileNotFoundError:
             return None
         except (KeyError, ValueError, SafetensorError):
             raise DataError("the file of its features is damaged", where=path) from None
-        if not (found.dtype == np.float32 and found.ndim == 2 and np.isfinite(found).all()):
+        if not (
+            features_TC.dtype == np.float32
+            and features_TC.ndim == 2
+            and np.isfinite(features_TC).all()
+        ):
             raise DataError("its features are no finite numbers [bins, features]", where=path)
-        return found
+        return features_TC
 
     def next_number(self, block: int) -> int:
         """Return the number after the last one of a block that has features; 0 for none."""
@@ -187,15 +191,15 @@ class HeardFeatures:
 
     def _in_order(self, block: int | None) -> list[KeptFile]:
         """Return the kept files in the order of the log; those of other logs come first."""
-        found = []
+        files = []
         for path in self.folder.glob("*.safetensors"):
             began, _, number = path.stem.partition("-")
             if began.isdecimal() and number.isdecimal():  # else it is none of ours
                 with suppress(OSError):
                     status = path.stat()
                     place = int(began) == block, int(began), int(number)
-                    found.append((place, KeptFile(path, status.st_mtime, status.st_size)))
-        return [each for _, each in sorted(found, key=lambda pair: pair[0])]
+                    files.append((place, KeptFile(path, status.st_mtime, status.st_size)))
+        return [each for _, each in sorted(files, key=lambda pair: pair[0])]
 
     def _may_delete_by_age(self, now_s: float) -> bool:
         """Tell whether the last deletion by age was half a day ago, by the clock, or never."""
@@ -209,8 +213,8 @@ class HeardFeatures:
             try:
                 each.path.unlink(missing_ok=True)
             except OSError as error:
-                what = f"{each.path}: it is too old or too much, and cannot be deleted"
-                self.problem = f"{what}: {error.strerror}; check the folder's permissions"
+                problem = f"{each.path}: it is too old or too much, and cannot be deleted"
+                self.problem = f"{problem}: {error.strerror}; check the folder's permissions"
 
     def path(self, block: int, number: int) -> Path:
         """Return the file of an utterance's features, which need not exist."""
