@@ -20,7 +20,6 @@ from typing import Any
 
 import torch
 
-from cortext.decoding.ngram.build import in_place_of
 from cortext.errors import LanguageModelError
 from cortext.extras import need
 from cortext.processes import Progress, threads
@@ -30,6 +29,7 @@ from cortext_lm.llm.model import SENTENCE_END
 from cortext_lm.neural.loss import autocast, padded, summed_loss
 from cortext_lm.neural.pieces import encode, train_pieces
 from cortext_lm.neural.texts import Texts, TextSource, batches, length_batches, read_texts
+from cortext_lm.ngram.build import in_place_of
 
 Stage = Callable[[str], Progress | None]
 WINDOW = 512

@@ -13,13 +13,13 @@ from typing import Any
 
 import torch
 
-from cortext.decoding.ngram.build import in_place_of
 from cortext.errors import LanguageModelError
 from cortext.extras import need
 from cortext.provenance import provenance
 from cortext_lm.llm.explain import explained
 from cortext_lm.llm.loading import check_target, quiet, write_facts
 from cortext_lm.llm.model import CausalLM
+from cortext_lm.ngram.build import in_place_of
 
 MARKER, BEGIN, END = "<|AUDIO|>", "<|audio_bos|>", "<|audio_eos|>"
 _POSITIONS_PER_SECOND = 50
