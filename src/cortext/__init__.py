@@ -8,8 +8,8 @@ This is the core. Read it in the order in which data pass through it:
 3. `models.gru` is the published model: features in, logits of tokens out. `models.registry` says
    what another model must have.
 4. `training.run` trains a model, in the loop of `training.loop` and with a loss of `training.loss`.
-5. `decoding.stream` searches the logits for sentences, with a language model that
-   `decoding.ngram.build` has made.
+5. `decoding.stream` searches the logits for sentences, with a language model of
+   `decoding.ngram.language_model`.
 6. `evaluation.run` decodes a split, measures the errors and writes the report.
 
 All of them use `text`: tokens, languages, pronunciations and error rates. `cli.tree` lists the

@@ -12,7 +12,7 @@ needed, so that nothing here imports what stands on it:
 | `cortext.evaluations` | `online`: the function of `cortext evaluate --online` |
 | `cortext.backends` | `torchax`, `tensorflow`: a class like `cortext.training.backend.JobBackend` |
 | `cortext.kernels` | `cuda`: a module with the functions of `cortext.cuda.Kernels` |
-| `cortext.language_models` | a module that trains a language model: `neural` |
+| `cortext.language_models` | `ngram`: the function of `LanguageModel.build`; `neural`: a module |
 | `cortext.packed_formats` | `tfrecord`: a class with the methods of `cortext.data.packed.MapFile` |
 | `cortext.xla` | `dump`: the function behind `--xla-dump` |
 """

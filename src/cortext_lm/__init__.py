@@ -1,9 +1,11 @@
-"""Language models beyond the n-gram, and ensembles of several decoders.
+"""Language models, built and trained: n-grams from texts, large models; and ensembles of decoders.
 
-Everything that needs a large language model needs this package. Stands on `cortext`.
+The core reads n-grams; everything that needs a large language model needs this package. Stands on
+`cortext`.
 
 Begin with:
 
+- `ngram.build`: an n-gram model of texts, behind `LanguageModel.build`.
 - `llm.large_model`: a large model that ranks the sentences of a finished search.
 - `llm.fusion`: a large model that takes part in the search.
 - `llm.finetune`: a large model learns from one's own sentences.

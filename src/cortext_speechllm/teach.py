@@ -22,7 +22,6 @@ import torch
 
 from cortext.config import check_fields
 from cortext.data import open_data
-from cortext.decoding.ngram.build import in_place_of
 from cortext.errors import DataError
 from cortext.extras import need
 from cortext.features import AugmentationConfig
@@ -35,6 +34,7 @@ from cortext.text.pronunciation import pronouncer
 from cortext_lm.llm.loading import check_target, quiet, write_facts
 from cortext_lm.neural.loss import autocast
 from cortext_lm.neural.train_neural import optimizers, schedule
+from cortext_lm.ngram.build import in_place_of
 from cortext_speechllm.audio_llm.inputs import answer_logits, teacher_forced
 from cortext_speechllm.audio_llm.loading import revision_there
 from cortext_speechllm.audio_llm.model import AudioLLM

@@ -42,7 +42,7 @@ LOADED = (
     "cortext.training.torch_backend",
     "cortext.evaluation.run",
     "cortext.evaluation.report",
-    "cortext.decoding.ngram.build",
+    "cortext_lm.ngram.build",
     "cortext.decoding.fake",
     "cortext_data.simulate",
     "cortext_live.commands.adapt",

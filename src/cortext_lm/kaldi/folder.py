@@ -15,15 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from cortext.decoding.ngram.build import (
-    FORMAT_VERSION,
-    Stage,
-    in_place_of,
-    refuse_foreign,
-    write_binary,
-    write_rest,
-)
-from cortext.decoding.ngram.build_settings import BINARIES
+from cortext.decoding.ngram.build_settings import BINARIES, Stage
 from cortext.decoding.ngram.corpus import silent
 from cortext.decoding.ngram.language_model import MODELS, LanguageModel
 from cortext.decoding.ngram.vocabulary import BOS, EOS
@@ -36,6 +28,13 @@ from cortext.text.pronunciation import pronounce
 from cortext_lm.kaldi.grammar import NGrams, Words, read_ngrams
 from cortext_lm.kaldi.graph import ANOTHER, read_graph
 from cortext_lm.kaldi.openfst import read_fst
+from cortext_lm.ngram.build import (
+    FORMAT_VERSION,
+    in_place_of,
+    refuse_foreign,
+    write_binary,
+    write_rest,
+)
 
 GRAMMARS = ("G_no_prune.fst", "G.fst")
 GRAPH = "TLG.fst"

@@ -20,7 +20,6 @@ import torch
 from torch.nn import functional
 
 from cortext.config import check_fields
-from cortext.decoding.ngram.build import in_place_of
 from cortext.errors import LanguageModelError
 from cortext.extras import need
 from cortext.processes import Progress, threads
@@ -32,6 +31,7 @@ from cortext_lm.llm.model import CausalLM
 from cortext_lm.neural.loss import IGNORED, autocast, padded
 from cortext_lm.neural.texts import TextSource, batches, length_batches, read_texts
 from cortext_lm.neural.train_neural import schedule
+from cortext_lm.ngram.build import in_place_of
 
 Stage = Callable[[str], Progress | None]
 _CHECKS = 12

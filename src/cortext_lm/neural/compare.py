@@ -37,13 +37,13 @@ import numpy as np
 import torch
 
 from cortext.decoding.ngram import LanguageModel
-from cortext.decoding.ngram.interpolate import maximise
 from cortext.decoding.ngram.vocabulary import spelt
 from cortext.errors import LanguageModelError
 from cortext.processes import Progress
 from cortext_lm.llm.model import CausalLM
 from cortext_lm.neural.pieces import encode, starts
 from cortext_lm.neural.texts import length_batches, read_sentences
+from cortext_lm.ngram.interpolate import maximise
 
 _BATCH_TOKENS = 2048
 _LETTER_ORDER = 6

@@ -21,7 +21,6 @@ from typing import Annotated, Any
 import torch
 
 from cortext.config import check_fields
-from cortext.decoding.ngram.build import in_place_of
 from cortext.errors import LanguageModelError
 from cortext.extras import need
 from cortext.processes import Progress, threads
@@ -32,6 +31,7 @@ from cortext_lm.llm.model import SENTENCE_END
 from cortext_lm.neural.loss import autocast, padded, summed_loss
 from cortext_lm.neural.pieces import encode, train_pieces
 from cortext_lm.neural.texts import Texts, TextSource, batches, length_batches, read_texts
+from cortext_lm.ngram.build import in_place_of
 
 Stage = Callable[[str], Progress | None]
 WINDOW = 512

@@ -14,7 +14,6 @@ from typing import Annotated, Any
 import torch
 
 from cortext.config import check_fields
-from cortext.decoding.ngram.build import in_place_of
 from cortext.errors import LanguageModelError
 from cortext.extras import need
 from cortext.provenance import provenance
@@ -22,6 +21,7 @@ from cortext.settings import SEED, Setting
 from cortext_lm.llm.explain import explained
 from cortext_lm.llm.loading import check_target, quiet, write_facts
 from cortext_lm.llm.model import CausalLM
+from cortext_lm.ngram.build import in_place_of
 
 MARKER, BEGIN, END = "<|AUDIO|>", "<|audio_bos|>", "<|audio_eos|>"
 _POSITIONS_PER_SECOND = 50

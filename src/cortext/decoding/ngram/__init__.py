@@ -1,6 +1,7 @@
 """N-gram language models.
 
-Estimation, ARPA files, scoring, and the directory that the word search reads.
+Scoring, texts and words, and the directory that the word search reads. `cortext_lm.ngram` estimates
+a model and writes it.
 """
 
 from cortext.decoding.ngram.language_model import LanguageModel, TextScore

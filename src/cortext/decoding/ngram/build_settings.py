@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -23,6 +23,8 @@ BINARIES: dict[str, dict[str, Any]] = {
 }
 """Arguments of `_native.write_binary` by the name of the file type."""
 
+Stage = Callable[[str], Callable[[int, int], None] | None]
+"""Function that takes the name of a stage as it begins, and returns its progress callback."""
 KINDS = ("words", "spelling")
 ENGINES = ("cortext", "lmplz")
 _KENLM_SPECIAL = (*SPECIAL, "<UNK>")

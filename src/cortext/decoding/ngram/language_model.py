@@ -17,12 +17,12 @@ from typing import Any, TypeVar
 
 from cortext import _native
 from cortext.arguments import as_count, as_path, check_list, check_text, check_type
-from cortext.decoding.ngram.build import Stage, build
-from cortext.decoding.ngram.build_settings import BuildSettings
+from cortext.decoding.ngram.build_settings import BuildSettings, Stage
 from cortext.decoding.ngram.corpus import grouped, sentences_of, silent
 from cortext.decoding.ngram.pronouncing import inventory_for
 from cortext.decoding.ngram.vocabulary import UNITS, SpeltTokens, spelt, symbol_lexicon
 from cortext.describe import Described
+from cortext.entry_points import load
 from cortext.errors import LanguageModelError, TextError, nearest
 from cortext.files import read_json
 from cortext.processes import Progress
@@ -167,7 +167,7 @@ class LanguageModel(Described):
         elif not isinstance(given, Inventory):
             options["inventory"] = _read(read_inventory, as_path(given, "inventory"))
         order = as_count(order, "order")
-        build(
+        load("cortext.language_models", "ngram")(
             texts,
             as_path(out, "out"),
             BuildSettings(order=order, vocabulary=vocabulary, **options),

@@ -17,12 +17,12 @@ from ngram_oracle import read_arpa
 
 from cortext import _native
 from cortext.decoding.ngram import LanguageModel
-from cortext.decoding.ngram.database import Database, in_background
 from cortext.decoding.ngram.vocabulary import LETTERS, LN10, read_vocabulary, spelt
 from cortext.errors import LanguageModelError
+from cortext_lm.ngram.database import Database, in_background
 
 SENTENCES = ["The cat sat.", "the dog sat", "a cat - ran away!"]
-MADE_BY_LMPLZ = Path(__file__).parent / "lmplz"
+MADE_BY_LMPLZ = Path(__file__).parents[2] / "core" / "decoding" / "ngram" / "lmplz"
 TEXT = MADE_BY_LMPLZ / "text.txt"
 
 

@@ -17,11 +17,11 @@ from pathlib import Path
 
 import numpy as np
 
-from cortext.decoding.ngram.counts import Keys, joined, write_windows
-from cortext.decoding.ngram.database import Database
-from cortext.decoding.ngram.estimate import Estimated
 from cortext.decoding.ngram.vocabulary import UNK_ID
 from cortext.errors import LanguageModelError
+from cortext_lm.ngram.counts import Keys, joined, write_windows
+from cortext_lm.ngram.database import Database
+from cortext_lm.ngram.estimate import Estimated
 
 _ITERATIONS = 200
 _ENOUGH = 1e-7

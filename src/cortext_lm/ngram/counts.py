@@ -16,9 +16,9 @@ from pathlib import Path
 import numpy as np
 
 from cortext.decoding.ngram.corpus import blocks
-from cortext.decoding.ngram.database import Database
 from cortext.decoding.ngram.vocabulary import BOS_ID
 from cortext.errors import LanguageModelError
+from cortext_lm.ngram.database import Database
 
 _WORD_BITS = 62
 """Bits of a 64-bit integer that hold words; longer n-grams take 128-bit ones."""

@@ -13,12 +13,8 @@ from typing import Any
 import numpy as np
 
 from cortext import __version__, _native
-from cortext.decoding.ngram import counts, lmplz
-from cortext.decoding.ngram.build_settings import BINARIES, BuildSettings
+from cortext.decoding.ngram.build_settings import BINARIES, BuildSettings, Stage
 from cortext.decoding.ngram.corpus import Corpus, grouped, read_corpus, silent
-from cortext.decoding.ngram.database import Database, in_background
-from cortext.decoding.ngram.estimate import Estimated, estimate
-from cortext.decoding.ngram.interpolate import Mixture, fit_weights, mix
 from cortext.decoding.ngram.pronouncing import MOST_NAMED, own_lexicon, pronounce_words
 from cortext.decoding.ngram.vocabulary import (
     LETTERS,
@@ -30,7 +26,6 @@ from cortext.decoding.ngram.vocabulary import (
     spelt,
     symbol_lexicon,
 )
-from cortext.decoding.ngram.write_model import write_model
 from cortext.errors import LanguageModelError
 from cortext.files import atomic_directory, disk_error
 from cortext.processes import Progress
@@ -38,11 +33,14 @@ from cortext.text.inventory import LM, Inventory
 from cortext.text.language import EN
 from cortext.text.lexicon import Lexicon
 from cortext.text.pronunciation import Pronounced
+from cortext_lm.ngram import counts, lmplz
+from cortext_lm.ngram.database import Database, in_background
+from cortext_lm.ngram.estimate import Estimated, estimate
+from cortext_lm.ngram.interpolate import Mixture, fit_weights, mix
+from cortext_lm.ngram.write_model import write_model
 
 FORMAT_VERSION = 2
 FILES = ("lexicon.txt", "tokens.txt", "lm.bin", "lm.arpa", "lm.arpa.gz", "lm.json")
-
-Stage = Callable[[str], Callable[[int, int], None] | None]
 
 
 def build(

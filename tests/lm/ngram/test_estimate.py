@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cortext.decoding.ngram.counts import Keys, count
-from cortext.decoding.ngram.database import Database
-from cortext.decoding.ngram.estimate import FALLBACK_DISCOUNTS, Discounts, estimate
 from cortext.decoding.ngram.vocabulary import BOS_ID, EOS_ID, SPECIAL, UNK_ID
 from cortext.errors import LanguageModelError
+from cortext_lm.ngram.counts import Keys, count
+from cortext_lm.ngram.database import Database
+from cortext_lm.ngram.estimate import FALLBACK_DISCOUNTS, Discounts, estimate
 
 A, B, C = range(len(SPECIAL), len(SPECIAL) + 3)
 FEW = len(SPECIAL) + 3

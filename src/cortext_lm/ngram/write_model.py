@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from cortext.decoding.ngram.database import Database
-from cortext.decoding.ngram.estimate import Estimated
+from cortext_lm.ngram.database import Database
+from cortext_lm.ngram.estimate import Estimated
 
 _LEAST = 1e-99
 """Least probability or back-off that is written, also for 0."""

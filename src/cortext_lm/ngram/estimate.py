@@ -2,7 +2,7 @@
 
 Chen & Goodman, An Empirical Study of Smoothing Techniques for Language Modeling, Computer Speech &
 Language 13 (1999); Heafield et al., Scalable Modified Kneser-Ney Language Model Estimation, ACL
-2013. With `c` the adjusted count of an n-gram (`cortext.decoding.ngram.counts`), `h` its first
+2013. With `c` the adjusted count of an n-gram (`cortext_lm.ngram.counts`), `h` its first
 words, `w` its last and `h'` = `h` without its first word:
 
     p(w | h) = (c(h w) - D(c)) / sum_v c(h v)  +  gamma(h) p(w | h')
@@ -19,10 +19,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from cortext.decoding.ngram.counts import Keys
-from cortext.decoding.ngram.database import Database
 from cortext.decoding.ngram.vocabulary import BOS_ID
 from cortext.errors import LanguageModelError
+from cortext_lm.ngram.counts import Keys
+from cortext_lm.ngram.database import Database
 
 FALLBACK_DISCOUNTS = (0.5, 1.0, 1.5)
 """Discounts of an order whose counts-of-counts give no valid ones (tiny texts), as by lmplz

@@ -9,7 +9,7 @@ from cortext import _native
 from cortext.decoding.ngram import LanguageModel
 from cortext.decoding.ngram.vocabulary import LN10
 
-MADE_BY_LMPLZ = Path(__file__).parent / "lmplz"
+MADE_BY_LMPLZ = Path(__file__).parents[2] / "core" / "decoding" / "ngram" / "lmplz"
 VOCABULARY = (MADE_BY_LMPLZ / "vocabulary.txt").read_text().split()
 
 

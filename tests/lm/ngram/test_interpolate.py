@@ -10,9 +10,9 @@ from ngram_oracle import NGram, read_arpa
 
 from cortext import _native
 from cortext.decoding.ngram import LanguageModel
-from cortext.decoding.ngram.interpolate import maximise
 from cortext.decoding.ngram.vocabulary import LN10
 from cortext.errors import LanguageModelError
+from cortext_lm.ngram.interpolate import maximise
 
 FIRST = ["the cat sat", "the cat ran", "a cat sat", "the dog ran away", "the cat sat down"]
 SECOND = [
