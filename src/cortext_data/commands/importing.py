@@ -30,6 +30,7 @@ from cortext.settings import Setting
 from cortext_data.commands import READERS
 
 if TYPE_CHECKING:
+    from cortext.data.inspect import DatasetReport
     from cortext_data.readers.importing import Imported
     from cortext_data.readers.mapped.first_mapping import Item
     from cortext_data.readers.recording import Source
@@ -125,10 +126,23 @@ def _write(
         with progress_bar("reading") as progress:
             is_said = any(map(states_range, done.notes))
             report = inspect(out, progress=progress, with_range=not is_said)
+    _print(done, report, as_json)
+    if done.problems and (done.n_incomplete or not skip_bad or report is None):
+        print_lines(*done.problems, err=True)
+        raise _refusal(done, skip_bad, is_empty=report is None)
+    if not as_json:
+        print_left_out(done.problems)
+    if report is None or not any(total.n_trials for total in report.totals):
+        what = "no trial was left to write" if report is None else "no trial can be used"
+        raise DataError(what, where=out, fix="see the notes and problems above")
+
+
+def _print(done: Imported, report: DatasetReport | None, as_json: bool) -> None:
+    """Print the sessions that were written, and the notes on them."""
     if as_json:
         print_json(
             {
-                "out": str(out),
+                "out": str(done.out),
                 "written": done.n_written,
                 "kept": done.n_kept,
                 "refused": done.n_refused,
@@ -143,14 +157,6 @@ def _write(
         if done.n_kept:
             print_lines(f"{done.n_kept} recordings were there already")
         print_notes(done.notes)
-    if done.problems and (done.n_incomplete or not skip_bad or report is None):
-        print_lines(*done.problems, err=True)
-        raise _refusal(done, skip_bad, is_empty=report is None)
-    if not as_json:
-        print_left_out(done.problems)
-    if report is None or not any(total.n_trials for total in report.totals):
-        what = "no trial was left to write" if report is None else "no trial can be used"
-        raise DataError(what, where=out, fix="see the notes and problems above")
 
 
 def _refusal(done: Imported, skip_bad: bool, is_empty: bool) -> DataError:
