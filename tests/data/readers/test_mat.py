@@ -246,11 +246,9 @@ def test_a_changed_lexicon_does_not_continue_with_an_import(tmp_path: Path) -> N
         ),
     ],
 )
-def test_what_the_file_lacks_is_one_line(
-    tmp_path: Path, save: Save, old: str, new: str, expected: str
-) -> None:
+def test_what_the_file_lacks_is_one_line(tmp_path: Path, old: str, new: str, expected: str) -> None:
     path = tmp_path / "t99.2025.03.14.mat"
-    save(path, _simple())
+    save_v5(path, _simple())
     assert old in CELLS
     assert expected in _problem(path, CELLS.replace(old, new))
 
