@@ -275,6 +275,11 @@ CUBE = CELLS.replace("layout: cells", "layout: cube, lengths: lengths")
         (CELLS, {"words": texts(["hello", "", "yes"], (1, 3))}, None),
         (
             CELLS,
+            {"tx": cells([np.ones((40, 8)), np.ones((5, 8, 2)), np.ones((60, 8))])},
+            "block 0 trial 1: tx: cell 2 has shape [5, 8, 2], [bins, columns] expected",
+        ),
+        (
+            CELLS,
             {"words": texts(["hello", "yes" + ", " * 300 + "yes", "yes"], (1, 3))},
             "block 0 trial 1: transcription: 606 characters found, under 500 expected; shorten it",
         ),

@@ -55,6 +55,18 @@ def in_another_file(file: h5py.File) -> None:
     file["acquisition"] = h5py.ExternalLink("other.nwb", "/acquisition")
 
 
+def emptied(*names: str) -> Change:
+    def change(file: h5py.File) -> None:
+        for name in names:
+            old = file[name]
+            values, dtype, attributes = old[:0], old.dtype, dict(old.attrs)
+            del file[name]
+            file.create_dataset(name, data=values, dtype=dtype).attrs.update(attributes)
+
+    return change
+
+
+COLUMNS = ("id", "start_time", "stop_time", "cue", "word", "half")
 SKIP = "or leave it out with --skip-bad"
 DAMAGE = {
     "nan": (
@@ -89,6 +101,14 @@ DAMAGE = {
         in_another_file,
         "acquisition/tx: an external link found, which reads another file; copy the values into"
         " the file itself$",
+    ),
+    "no samples": (
+        emptied("acquisition/tx/data"),
+        "acquisition/tx: a series without samples found",
+    ),
+    "no rows": (
+        emptied(*(f"intervals/trials/{name}" for name in COLUMNS)),
+        "intervals/trials: a table without rows found",
     ),
     "a slow rate": (rate(1e-3), ".*samples a second found, 1 to 1,000,000 possible"),
     "a fast rate": (rate(2e6), ".*samples a second found, 1 to 1,000,000 possible"),
