@@ -10,7 +10,8 @@ tests enter the body of which check: no other test can notice a removal. Then ev
 of its own, with the changed code in memory; the first test that fails, floods the memory or exceeds
 the time ends it. No file is changed.
 
-Not seen: checks in programs that tests start without forking, and tests that fail unchanged.
+Not seen: checks in programs that tests start without forking, and tests that fail unchanged. Tests
+that bound their own time may fail on a busy machine without having noticed anything.
 """
 
 from __future__ import annotations
@@ -101,7 +102,7 @@ def change(path: Path, how: Callable[[int, ast.If | ast.ExceptHandler], None]) -
         if type(function) is types.FunctionType:
             old = function.__code__
             if old.co_filename == str(path):
-                function.__code__ = codes[old.co_qualname, old.co_firstlineno]
+                function.__code__ = codes.get((old.co_qualname, old.co_firstlineno), old)
 
 
 def codes_in(code: types.CodeType) -> Iterator[types.CodeType]:
@@ -150,12 +151,14 @@ class Removal:
         gc.unfreeze()  # frozen functions are not among gc.get_objects()
         reaching = self.measure(session)
         unnoticed = defaultdict(list)
-        for check in self.checks:
+        for number, check in enumerate(self.checks, start=1):
+            print(f"\r{number} of {len(self.checks)} checks", end="", file=sys.stderr, flush=True)
             tests = reaching[check]
             if not tests:
                 unnoticed[check.path].append((check, "no test enters it"))
             elif not self.notices(session, check, tests):
                 unnoticed[check.path].append((check, f"{len(tests)} tests enter it, all pass"))
+        print(file=sys.stderr)
         self.show(unnoticed)
         return True
 
