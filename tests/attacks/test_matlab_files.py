@@ -98,6 +98,7 @@ def named(name: bytes) -> bytes:
 
 HEADER = b"MATLAB 5.0 MAT-file".ljust(124) + struct.pack("<H", 256) + b"IM"
 NOISE = array(element(2, np.random.default_rng(0).bytes(80_000)), (1, 80_000))
+# Of a line that ends in a blank, the rest may be anything.
 V5 = {
     "nothing at all": (None, f"not a MATLAB file but an empty file (0 bytes); {AGAIN}"),
     "cut off in a tag": (
@@ -179,15 +180,15 @@ V5 = {
     ),
     "a stream that goes on after the size it declares": (
         lambda: packed(array(element(2, bytes(30_000_000)), (1, 30_000_000), declared=64)),
-        None,
+        "x: damaged: 72 bytes declared, ",
     ),
     "four gigabytes in a few bytes": (
         packed(array(element(9, bytes(32)), declared=2**32 - 16)),
-        None,
+        "x: declares 4,294,967,288 bytes, which ",
     ),
     "a stream that is cut off": (
         struct.pack("<2I", 15, 40_000) + zlib.compress(NOISE)[:40_000],
-        None,
+        "x: damaged: 80,064 bytes declared, ",
     ),
     "cells a thousand deep": (nested(1000), f"x: damaged: cells in cells, 8 deep; {AGAIN}"),
     "a billion cells in no bytes": (
@@ -236,11 +237,6 @@ V5 = {
         " imag(x)",
     ),
 }
-STARTS = {
-    "a stream that goes on after the size it declares": "x: damaged: 72 bytes declared, ",
-    "four gigabytes in a few bytes": "x: declares 4,294,967,288 bytes, which ",
-    "a stream that is cut off": "x: damaged: 80,064 bytes declared, ",
-}
 
 
 @pytest.mark.parametrize("attack", V5)
@@ -249,11 +245,8 @@ def test_version_5_is_refused_in_one_line(attack: str, tmp_path: Path) -> None:
     if callable(content):
         content = content()
     (tmp_path / "x.mat").write_bytes(b"" if content is None else HEADER + content)
-    said = line(tmp_path / "x.mat")
-    if says is None:
-        assert said.startswith(f"FILE: {STARTS[attack]}")
-    else:
-        assert said == f"FILE: {says}"
+    said = line(tmp_path / "x.mat").removeprefix("FILE: ")
+    assert said.startswith(says) if says.endswith(" ") else said == says
 
 
 def test_no_changed_byte_does_harm(tmp_path: Path) -> None:

@@ -276,6 +276,14 @@ ATTACKS: list[tuple[str, Change, str]] = [
      f"{TRIALS}/cue: texts of up to 50000 bytes found, at most 40000 expected; {COPY}"),
     ("a cue with escapes", cues(b"hello~", b"\x1b[31m\x07red~"),
      f"block 1 trial 1: {TRIALS}/cue: '\\x1b[31m\\x07red~' has \\x1b [ 3 1 \\x07, which inventory 'handwriting' lacks; correct the cue{SKIP}"),
+    *((f"a cue that the label would change: {cue}", cues(b"hello~", cue.encode()), f"block 1 trial 1: {TRIALS}/cue: {says}; correct the cue{SKIP}")
+      for cue, says in (
+        ("no>way!", "'no>way!' has !, which inventory 'handwriting' lacks"),
+        ("room>12~", "'room>12~' has 1 2, which inventory 'handwriting' lacks"),
+        ("frío~", "'frío~' has í, which inventory 'handwriting' lacks"),
+        ("yes>,no", "'yes>,no' found, of which only 'yes>no' would be the label"),
+        ("so??", "'so??' found, of which only 'so?' would be the label"),
+    )),
     ("a cue without letters", cues(b"hello~", b"~"),
      "block 1 trial 1: sentence_label: no word in the sentence '.'; it needs at least one letter" + SKIP),
     ("a label that its trial is too short for", cues(b"hello~", b"ab" * 60),
