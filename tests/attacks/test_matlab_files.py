@@ -90,8 +90,15 @@ def text(units: bytes, kind: int, width: int) -> bytes:
     return array(element(kind, units), (1, width), 4)
 
 
+def named(name: bytes) -> bytes:
+    """Return an array whose name is this element."""
+    content = element(6, struct.pack("<2I", 6, 0)) + element(5, struct.pack("<2i", 2, 2))
+    return element(14, content + name + element(9, bytes(32)))
+
+
 HEADER = b"MATLAB 5.0 MAT-file".ljust(124) + struct.pack("<H", 256) + b"IM"
 NOISE = array(element(2, np.random.default_rng(0).bytes(80_000)), (1, 80_000))
+# Of a line that ends in a blank, the rest may be anything.
 V5 = {
     "nothing at all": (None, f"not a MATLAB file but an empty file (0 bytes); {AGAIN}"),
     "cut off in a tag": (
@@ -116,6 +123,14 @@ V5 = {
     ),
     "a name in Latin-1": (
         array(element(9, bytes(32)), name=b"\xe4rger"),
+        f"damaged at byte 128: no variable begins there; {AGAIN}",
+    ),
+    "a name that is stored as numbers": (
+        named(element(9, b"x")),
+        f"damaged at byte 128: no variable begins there; {AGAIN}",
+    ),
+    "a name of five bytes in a place for four": (
+        named(struct.pack("<2H", 1, 5) + b"xxxx"),
         f"damaged at byte 128: no variable begins there; {AGAIN}",
     ),
     "two variables of a name": (GOOD + GOOD, "x: there twice in the file; save it once"),
@@ -165,15 +180,15 @@ V5 = {
     ),
     "a stream that goes on after the size it declares": (
         lambda: packed(array(element(2, bytes(30_000_000)), (1, 30_000_000), declared=64)),
-        None,
+        "x: damaged: 72 bytes declared, ",
     ),
     "four gigabytes in a few bytes": (
         packed(array(element(9, bytes(32)), declared=2**32 - 16)),
-        None,
+        "x: declares 4,294,967,288 bytes, which ",
     ),
     "a stream that is cut off": (
         struct.pack("<2I", 15, 40_000) + zlib.compress(NOISE)[:40_000],
-        None,
+        "x: damaged: 80,064 bytes declared, ",
     ),
     "cells a thousand deep": (nested(1000), f"x: damaged: cells in cells, 8 deep; {AGAIN}"),
     "a billion cells in no bytes": (
@@ -192,6 +207,10 @@ V5 = {
         text(b"\x00\xd8", 17, 1),
         f"x: a text that is not UTF-16 found; {AGAIN}",
     ),
+    "a character of four bytes": (
+        text(struct.pack("<I", 0x1F600), 18, 1),
+        f"x: damaged: a character beyond 16 bits; {AGAIN}",
+    ),
     "a text of more characters than there are": (
         text(b"abc", 16, 10**9),
         f"x: damaged: 1 x 1000000000 characters declared, 3 found; {AGAIN}",
@@ -199,6 +218,14 @@ V5 = {
     "a sentence of a megabyte": (
         text(b"a" * 10**6, 16, 10**6),
         "x: 1,000,000 characters found, at most 10,000 expected; shorten the text",
+    ),
+    "a text of three dimensions": (
+        array(element(16, b"ab"), (1, 1, 2), 4),
+        "x: a text of shape [1, 1, 2] found; save rows of text",
+    ),
+    "two rows in a cell of texts": (
+        array(array(element(16, b"abcd"), (2, 2), 4, b""), (1, 1), 1),
+        "x{1}: 2 rows found, one line of text expected; join them",
     ),
     "a function": (
         array(b"", (1, 1), 16),
@@ -210,11 +237,6 @@ V5 = {
         " imag(x)",
     ),
 }
-STARTS = {
-    "a stream that goes on after the size it declares": "x: damaged: 72 bytes declared, ",
-    "four gigabytes in a few bytes": "x: declares 4,294,967,288 bytes, which ",
-    "a stream that is cut off": "x: damaged: 80,064 bytes declared, ",
-}
 
 
 @pytest.mark.parametrize("attack", V5)
@@ -223,11 +245,8 @@ def test_version_5_is_refused_in_one_line(attack: str, tmp_path: Path) -> None:
     if callable(content):
         content = content()
     (tmp_path / "x.mat").write_bytes(b"" if content is None else HEADER + content)
-    said = line(tmp_path / "x.mat")
-    if says is None:
-        assert said.startswith(f"FILE: {STARTS[attack]}")
-    else:
-        assert said == f"FILE: {says}"
+    said = line(tmp_path / "x.mat").removeprefix("FILE: ")
+    assert said.startswith(says) if says.endswith(" ") else said == says
 
 
 def test_no_changed_byte_does_harm(tmp_path: Path) -> None:
@@ -331,12 +350,14 @@ V73 = [
     ),
     (
         "a text of real numbers",
-        lambda file, _: named(file.create_dataset("x", data=np.ones((3, 1))), "char"),
+        lambda file, _: of_class(file.create_dataset("x", data=np.ones((3, 1))), "char"),
         "x: a text of no characters found, a cell array expected; save it in that form",
     ),
     (
         "half a character",
-        lambda file, _: named(file.create_dataset("x", data=np.full((1, 1), 0xD800, "u2")), "char"),
+        lambda file, _: of_class(
+            file.create_dataset("x", data=np.full((1, 1), 0xD800, "u2")), "char"
+        ),
         f"x: a text that is not UTF-16 found; {AGAIN}",
     ),
     (
@@ -346,7 +367,7 @@ V73 = [
     ),
     (
         "a class name of a megabyte",
-        lambda file, _: named(file.create_dataset("x", data=np.array([b"a"])), "c" * 60_000),
+        lambda file, _: of_class(file.create_dataset("x", data=np.array([b"a"])), "c" * 60_000),
         "x: an array of class unknown found, a cell array expected; save it in that form",
     ),
 ]
@@ -358,24 +379,24 @@ def virtual(folder: Path) -> h5py.VirtualLayout:
     return layout
 
 
-def named(made: h5py.Dataset, kind: str) -> h5py.Dataset:
+def of_class(made: h5py.Dataset, kind: str) -> h5py.Dataset:
     made.attrs["MATLAB_class"] = np.bytes_(kind)
     return made
 
 
 def cell(file: h5py.File, made: h5py.Dataset) -> None:
-    named(made, "cell")
+    of_class(made, "cell")
 
 
 def itself(file: h5py.File) -> None:
     made = file.create_dataset("x", (1, 1), h5py.ref_dtype)
     made[0, 0] = made.ref
-    named(made, "cell")
+    of_class(made, "cell")
 
 
 def a_few_written(made: h5py.Dataset) -> None:
     made[:3] = 97
-    named(made, "char")
+    of_class(made, "char")
 
 
 def lying_chunk(file: h5py.File, content: bytes) -> None:
@@ -432,7 +453,7 @@ def test_a_million_rows_of_text_are_refused(version: str, tmp_path: Path) -> Non
 def test_many_cells_of_one_text_are_read_once(tmp_path: Path) -> None:
     path = tmp_path / "x.mat"
     with h5py.File(path, "w", userblock_size=512) as file:
-        said = named(file.create_dataset("y", data=np.full((2, 1), 97, "u2")), "char")
+        said = of_class(file.create_dataset("y", data=np.full((2, 1), 97, "u2")), "char")
         made = file.create_dataset("x", (100_000, 1), h5py.ref_dtype)
         made[...] = said.ref
         cell(file, made)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import struct
 import zlib
 from collections.abc import Callable
@@ -43,10 +42,6 @@ def pipe(path: Path) -> None:
 def link_to_itself(path: Path) -> None:
     path.unlink()
     path.symlink_to(path)
-
-
-def also_as(name: str) -> Change:
-    return lambda path: shutil.copy(path, path.with_name(name))
 
 
 def renamed(name: str) -> Change:
@@ -168,10 +163,6 @@ def instead(name: str, make: object) -> Change:
         new.attrs.update(attributes)
 
     return h5(change)
-
-
-def gone(name: str) -> Change:
-    return h5(lambda file: file.__delitem__(name))
 
 
 def huge(name: str, *shape: int) -> Change:

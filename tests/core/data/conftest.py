@@ -1,5 +1,6 @@
 """Small session files, written for real."""
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -40,10 +41,10 @@ def some_trials() -> Callable[..., list[Trial]]:
     return trials_of
 
 
-@pytest.fixture
-def dataset_root(tmp_path: Path) -> Path:
-    """Two sessions; the second has no val."""
-    root = tmp_path / "data"
+@pytest.fixture(scope="session")
+def made_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two sessions; the second has no val. Only to be copied."""
+    root = tmp_path_factory.mktemp("made") / "data"
     for session, splits in zip(
         SESSIONS, (("train", "val", "test"), ("train", "test")), strict=True
     ):
@@ -51,3 +52,9 @@ def dataset_root(tmp_path: Path) -> Path:
             trials = trials_of(session, block, labelled=split != "test")
             write_session(root / session / f"data_{split}.hdf5", trials)
     return root
+
+
+@pytest.fixture
+def dataset_root(made_once: Path, tmp_path: Path) -> Path:
+    """A copy of the two sessions."""
+    return shutil.copytree(made_once, tmp_path / "data")

@@ -358,3 +358,17 @@ def test_packed_data_that_a_kill_left_without_a_name_are_opened(packed: PackedDa
     packed.path.rename(left)
     assert open_packed(packed.path).path == packed.path
     assert not left.exists()
+
+
+@pytest.mark.parametrize(
+    ("chosen", "says"),
+    [
+        ([0, 99], "there is no trial 99; split 'train' has 8"),
+        ([[0, 1]], r"indices have shape \[1, 2\]"),
+        ([0.5], "indices have shape .* type float64; whole numbers"),
+    ],
+)
+def test_trials_that_there_are_not_are_refused(dataset_root: Path, tmp_path, chosen, says) -> None:
+    split = pack(dataset_root, tmp_path / "packed").split("train")
+    with pytest.raises(DataError, match=says):
+        split.batch(chosen)

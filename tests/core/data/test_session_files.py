@@ -135,6 +135,10 @@ def test_writing_checks_trials_and_leaves_nothing_behind(tmp_path: Path) -> None
         r"\[bins, features\]": [trial(features_TC=np.ones(60, np.float32))],
         f"session: 't15.2023.08.13' found, '{SESSION}' .the folder. expected; write it to a"
         " folder named t15.2023.08.13": [trial(), trial(1, session="t15.2023.08.13")],
+        "an array of numbers expected": [trial(features_TC=np.full((60, 4), "a"))],
+        "block_num: 1.5 found, a whole number expected": [trial(block=1.5)],
+        "corpus: 3 found, a text expected": [trial(corpus=3)],
+        r"shape \[1, 3\] found, \[phonemes\] expected": [trial(phoneme_ids=np.ones((1, 3), int))],
         "no trials": [],
     }
     for message, trials in cases.items():

@@ -246,11 +246,9 @@ def test_a_changed_lexicon_does_not_continue_with_an_import(tmp_path: Path) -> N
         ),
     ],
 )
-def test_what_the_file_lacks_is_one_line(
-    tmp_path: Path, save: Save, old: str, new: str, expected: str
-) -> None:
+def test_what_the_file_lacks_is_one_line(tmp_path: Path, old: str, new: str, expected: str) -> None:
     path = tmp_path / "t99.2025.03.14.mat"
-    save(path, _simple())
+    save_v5(path, _simple())
     assert old in CELLS
     assert expected in _problem(path, CELLS.replace(old, new))
 
@@ -275,6 +273,11 @@ CUBE = CELLS.replace("layout: cells", "layout: cube, lengths: lengths")
         ),
         (CELLS, {"tx": cells([np.ones((40, 8)), np.ones((50, 8))])}, "words: 3 values found, one"),
         (CELLS, {"words": texts(["hello", "", "yes"], (1, 3))}, None),
+        (
+            CELLS,
+            {"tx": cells([np.ones((40, 8)), np.ones((5, 8, 2)), np.ones((60, 8))])},
+            "block 0 trial 1: tx: cell 2 has shape [5, 8, 2], [bins, columns] expected",
+        ),
         (
             CELLS,
             {"words": texts(["hello", "yes" + ", " * 300 + "yes", "yes"], (1, 3))},

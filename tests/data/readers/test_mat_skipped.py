@@ -111,9 +111,14 @@ def test_the_columns_of_the_mapping_say_that_equal_rows_are_right(tmp_path: Path
             "tx: shape [16, 160] found, and epochs up to bin 120; [bins, columns] expected;"
             " transpose it",
         ),
+        (
+            {"tx": np.zeros((0, 100, 8)), "n": np.zeros((0, 1))},
+            CELLS.replace("layout: cells", "layout: cube, lengths: n"),
+            "tx: no trials found; correct the mapping",
+        ),
     ],
 )
-def test_arrays_the_other_way_round_are_refused_once(
+def test_arrays_that_hold_no_trials_are_refused_once(
     tmp_path: Path, variables: dict[str, object], text: str, expected: str
 ) -> None:
     save_v5(tmp_path / NAME, variables | {"words": texts(["one", "two", "yes"], (3, 1))})

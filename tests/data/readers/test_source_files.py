@@ -8,22 +8,23 @@ from foreign_sources import FORMATS
 from cortext.cli import run as cortext
 
 OF_LABS = [
-    ("nwb", "extra.nwb", "extra.nwb"),
-    ("mat v5", "t98.2025.04.01.mat", "t98.2025.04.01.mat"),
-    ("inner-speech v5", "Data/t16.2023.07.07_words_raw.mat", "t16.2023.07.07_words_raw.mat"),
+    ("nwb", "extra{}.nwb"),
+    ("mat v5", "t98.2025.04.0{}.mat"),
+    ("inner-speech v5", "Data/t16.2023.07.0{}_words_raw.mat"),
 ]
 
 
-@pytest.mark.parametrize(("format", "name", "named"), OF_LABS)
-@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path: path.symlink_to("gone")])
-def test_what_is_no_file_is_named_and_the_others_are_imported(
-    tmp_path, capsys, format, name, named, make
-):
+@pytest.mark.parametrize(("format", "name"), OF_LABS)
+def test_what_is_no_file_is_named_and_the_others_are_imported(tmp_path, capsys, format, name):
     made = FORMATS[format](tmp_path)
-    make(tmp_path / made.words[1] / name)
+    extra = [tmp_path / made.words[1] / name.format(day) for day in (1, 2, 3)]
+    os.mkfifo(extra[0])
+    extra[1].mkdir()
+    extra[2].symlink_to("gone")
     out = tmp_path / "out"
     assert cortext(["import", *made.words, "--out", str(out), "--skip-bad"]) == 0
-    assert f"{named}: " in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert all(f"{path.name}: " in printed for path in extra)
     assert {path.name for path in out.iterdir() if path.is_dir()} == {
         trial.session for trial in made.trials
     }

@@ -36,6 +36,7 @@ def material():
         "trials": cells([rng.normal(size=(4 + i, 3)) for i in range(6)], (3, 2)),
         "column": column([3, 4, 9]),
         "half": np.array([[0.5, 2]]),
+        "huge": np.array([[2**63]], np.uint64),
         "said": texts(["déjà vu ", "", "私は >~"], (3, 1)),
         "nested": cells([texts(["up"], (1, 1)), texts(["down right"], (1, 1))], (2, 1)),
         "empty": np.zeros((0, 3)),
@@ -134,6 +135,8 @@ def test_vectors_are_flat_and_of_64_bits(path):
         assert file.whole("column").dtype == np.int64
         said = fault(file.whole, "half")
         assert said == "half: 0.5 found at (1), a whole number expected; correct it"
+        said = fault(file.vector, "huge")
+        assert said == "huge: 9223372036854775808 found, a number of 64 bits expected; check it"
         said = fault(file.vector, "double")
         assert said == (
             "double: shape [7, 5] found, one row or column expected; save it in that form"
