@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import faulthandler
 import multiprocessing
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection
 from typing import Any
@@ -64,5 +65,6 @@ def _check_each(table: list[Any], check: Callable[[Any], object], answer: Connec
         try:
             check(attack)
         except BaseException as error:
-            failure = f"{type(error).__name__}: {error}"[:2000]
+            at = traceback.extract_tb(error.__traceback__)[-1]
+            failure = f"{type(error).__name__}: {error} ({at.name}: {at.line})"[:2000]
         answer.send(failure)
