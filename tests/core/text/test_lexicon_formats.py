@@ -87,6 +87,7 @@ UNCLEAR = [
     ("the {DH AH}\ncat {K AE T}\n", "brackets or slashes enclose"),
     ('("a" nil (ah))\n', "Festival"),
     ("<UNK> SPN\n", "no words"),
+    (f"a {' '.join(f'p{n}' for n in range(300))}\n", "more than 250 symbols"),
 ]
 
 
