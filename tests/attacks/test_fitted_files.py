@@ -156,6 +156,13 @@ def bomb(path: Path) -> None:
 
 
 HUGE_SHAPE = b'{"bias":{"dtype":"F32","shape":[1000000000000],"data_offsets":[0,4000000000000]}}'
+FIGURES = {
+    "threshold": 0.9,
+    "false_per_hour": 0.0,
+    "false_high": 3.0,
+    "missed": 0.0,
+    "missed_high": 0.1,
+}
 SIGNAL = ("words", "signals", "entropy")
 ATTACKS = [
     *(Attack(file, "nested aliases", bomb, "more than 100,000 values") for file in SPOTS[::2]),
@@ -167,6 +174,10 @@ ATTACKS = [
     *(Attack(file, "a key of its own", put(1, "a\x1b[31m"), "unknown key") for file in SPOTS[::2]),
     *(Attack(file, "another format", put(2, "format_version"), "format_version is 2") for file in SPOTS[::2]),
     *(Attack(file, "no weights", without("weights"), "missing key weights") for file in SPOTS[::2]),
+    Attack("gate.yaml", "none", lambda path: path.unlink(), "the run has no idle gate"),
+    Attack("gate.yaml", "false openings without a bound", put([FIGURES | {"false_high": None}], "measured"), "one is a number, the other is not"),
+    Attack("gate.yaml", "a bound below its figure", put([FIGURES | {"missed_high": -0.1}], "measured"), "missed is 0.0 with upper bound -0.1"),
+    Attack("gate.yaml", "thresholds that fall", put([FIGURES, FIGURES | {"threshold": 0.5}], "measured"), "the measured thresholds do not rise"),
     Attack("gate.yaml", "no threshold", without("threshold"), "missing key threshold"),
     Attack("gate.yaml", "a threshold of NaN", put(float("nan"), "threshold"), "threshold is nan"),
     Attack("gate.yaml", "a threshold of 1", put(1, "threshold"), "threshold is 1"),
