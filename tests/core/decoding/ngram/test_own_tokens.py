@@ -266,17 +266,14 @@ UNFIT_OPTIONS = [
     (dict(kind="spelling", spell=True), "names of English letters are known"),
     (dict(inventory=Inventory("two", ("BLANK",))), "it has 1 tokens; 2 to 250"),
     (
-        dict(
-            inventory=Inventory("x", ("BLANK", "<s>"), silence=None, unit="character"),
-            unit="character",
-        ),
+        dict(inventory=Inventory("x", ("BLANK", "<s>"), silence=None, unit="character"), unit="character"),
         "has the token '<s>', which an n-gram uses itself",
     ),
     (dict(lexicon="absent.txt"), "absent.txt: cannot read the lexicon"),
     (dict(inventory=SOUNDS, lexicon=Lexicon()), "in the inventory the blank is _, not BLANK"),
     (dict(g2p="false", inventory=SOUNDS), "g2p 'false': ended with status 1"),
     (dict(g2p="true", inventory=SOUNDS), "none of the 4 words of the texts has a pronunci"),
-]
+]  # fmt: skip
 
 
 def test_options_that_do_not_go_together_are_one_line(tmp_path):
@@ -300,7 +297,7 @@ UNFIT_LEXICONS = [
     ("sí\t-1 s i\n", "es", r"line 1: weight -1.0 of 'sí' is not a positive number"),
     ("", "es", r"words.txt: no pronunciations"),
     ("casa n o s\n", "es", r"words.txt: none of the 4 words of the texts has a pronunciation"),
-]
+]  # fmt: skip
 
 
 def test_a_lexicon_that_does_not_fit_is_one_line(tmp_path, lexicon):
