@@ -62,12 +62,7 @@ class Damage:
         return self.name
 
 
-def check_damages(
-    sound: Path,
-    table: Sequence[Damage],
-    command: str,
-    scratch: Path,
-) -> None:
+def check_damages(sound: Path, table: Sequence[Damage], command: str, scratch: Path) -> None:
     """Check the rows of a table, each with a copy of the folder.
 
     Args:
@@ -79,15 +74,13 @@ def check_damages(
 
     def check(row: Damage) -> None:
         folder = scratch / "folder"
+        shutil.rmtree(folder, ignore_errors=True)
         shutil.copytree(sound, folder)
-        try:
-            row.change(folder)
-            words = (row.command or command).split()
-            ended = run_here(*[word.replace("FOLDER", str(folder)) for word in words])
-            made = {path.name for path in folder.glob("out*")}
-            assert made <= (set() if row.says else {"out"}), f"it leaves {made}"
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
+        row.change(folder)
+        words = (row.command or command).split()
+        ended = run_here(*[word.replace("FOLDER", str(folder)) for word in words])
+        made = {path.name for path in folder.glob("out*")}
+        assert made <= (set() if row.says else {"out"}), f"it leaves {made}"
         if row.says:
             ended.check_refused(row.says, most_s=20)
         else:
