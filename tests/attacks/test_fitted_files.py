@@ -8,15 +8,16 @@ language model or other options is left out, with a line.
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 import torch
 import yaml
+from attack_process import check_all
 from refusals import refused
 from safetensors.torch import load_file, save_file
 
@@ -33,6 +34,7 @@ SPOTS = ("gate.yaml", "gate.safetensors", "confidence.yaml")
 
 def make_run(folder: Path) -> Path:
     """A run with weights, a gate and confidences."""
+    folder.mkdir(exist_ok=True)
     checksum = write_tensors(folder / "model.safetensors", {"a": torch.zeros(1)}, {})
     card = GateCard(
         weights=checksum,
@@ -90,6 +92,9 @@ class Attack:
     name: str
     do: Callable[[Path], object]
     says: str
+
+    def __str__(self) -> str:
+        return f"{self.file}: {self.name}"
 
 
 def text(content: str) -> Callable[[Path], object]:
@@ -151,6 +156,13 @@ def bomb(path: Path) -> None:
 
 
 HUGE_SHAPE = b'{"bias":{"dtype":"F32","shape":[1000000000000],"data_offsets":[0,4000000000000]}}'
+FIGURES = {
+    "threshold": 0.9,
+    "false_per_hour": 0.0,
+    "false_high": 3.0,
+    "missed": 0.0,
+    "missed_high": 0.1,
+}
 SIGNAL = ("words", "signals", "entropy")
 ATTACKS = [
     *(Attack(file, "nested aliases", bomb, "more than 100,000 values") for file in SPOTS[::2]),
@@ -162,6 +174,10 @@ ATTACKS = [
     *(Attack(file, "a key of its own", put(1, "a\x1b[31m"), "unknown key") for file in SPOTS[::2]),
     *(Attack(file, "another format", put(2, "format_version"), "format_version is 2") for file in SPOTS[::2]),
     *(Attack(file, "no weights", without("weights"), "missing key weights") for file in SPOTS[::2]),
+    Attack("gate.yaml", "none", lambda path: path.unlink(), "the run has no idle gate"),
+    Attack("gate.yaml", "false openings without a bound", put([FIGURES | {"false_high": None}], "measured"), "one is a number, the other is not"),
+    Attack("gate.yaml", "a bound below its figure", put([FIGURES | {"missed_high": -0.1}], "measured"), "missed is 0.0 with upper bound -0.1"),
+    Attack("gate.yaml", "thresholds that fall", put([FIGURES, FIGURES | {"threshold": 0.5}], "measured"), "the measured thresholds do not rise"),
     Attack("gate.yaml", "no threshold", without("threshold"), "missing key threshold"),
     Attack("gate.yaml", "a threshold of NaN", put(float("nan"), "threshold"), "threshold is nan"),
     Attack("gate.yaml", "a threshold of 1", put(1, "threshold"), "threshold is 1"),
@@ -191,18 +207,23 @@ ATTACKS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: f"{attack.file}: {attack.name}")
-def test_a_damaged_file_is_refused_in_one_line(attack: Attack, tmp_path: Path) -> None:
-    run = make_run(tmp_path)
-    assert read(run, attack.file) is not None
-    attack.do(run / attack.file)
-    with refused(attack.says, most_s=10):
-        read(run, attack.file)
-    with pytest.raises(ConfigError) as caught:
-        read(run, attack.file)
-    assert str(caught.value.where).startswith(str(run))
-    assert caught.value.fix
-    assert "cannot be read: the idle gate cannot be read" not in str(caught.value)
+def test_a_damaged_file_is_refused_in_one_line(tmp_path: Path) -> None:
+    sound = make_run(tmp_path / "sound")
+    assert all(read(sound, file) is not None for file in SPOTS)
+
+    def check(attack: Attack) -> None:
+        run = tmp_path / "run"
+        shutil.rmtree(run, ignore_errors=True)
+        shutil.copytree(sound, run)
+        attack.do(run / attack.file)
+        with refused(attack.says, most_s=10) as caught:
+            read(run, attack.file)
+        assert isinstance(caught.value, ConfigError)
+        assert str(caught.value.where).startswith(str(run))
+        assert caught.value.fix
+        assert "cannot be read: the idle gate cannot be read" not in str(caught.value)
+
+    check_all(ATTACKS, check)
 
 
 def test_a_gate_of_other_tokens_is_refused(tmp_path: Path) -> None:

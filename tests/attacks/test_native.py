@@ -15,13 +15,15 @@ import re
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from native_attacks import Attack, Victim, odd, victim
+from attack_process import check_all
+from native_attacks import Attack, check_native, odd
 
 from cortext import _native
 from cortext.decoding.engine import native_options
@@ -140,34 +142,18 @@ def option_attacks() -> Iterator[Attack]:
     read_by_the_search = _native.Options.BOUNDS.keys() & settings_of(DecoderOptions).keys()
     for name in sorted(read_by_the_search):
         spoilt = values_out_of_bounds(name)
+        last, says = spoilt[-1], rf"^{name} is "
         for value in spoilt:
-            yield Attack(
-                f"{name} {value}", lambda t, n=name, v=value: t.searched(**{n: v}), rf"^{name} is "
-            )
-        last = spoilt[-1]
+            yield Attack(f"{name} {value}", lambda t, n=name, v=value: t.searched(**{n: v}), says)
         yield Attack(
             f"{name} {last} later",
             lambda t, n=name, v=last: t.stream().set_options(t.options(**{n: v})),
-            rf"^{name} is ",
+            says,
         )
         yield Attack(
             f"{name} {last} of a given sentence",
-            lambda t, n=name, v=last: t.model.score(
-                ["a"], log_probs(), COLUMNS, t.options(**{n: v})
-            ),
-            rf"^{name} is ",
-        )
-    for what, offsets in {
-        "nan": [NAN] * 5,
-        "infinite": [0, 0, 0, 0, -INFINITE],
-        "huge": [1e300] + [0] * 4,
-    }.items():
-        yield Attack(f"{what} offsets", lambda t, o=offsets: t.searched(offsets=o), "offset")
-    for what, number in {"no": 0, "one": 1, "too many": 6, "a million": 10**6}.items():
-        yield Attack(
-            f"{what} offsets",
-            lambda t, n=number: t.searched(offsets=[0.0] * n),
-            "one offset a token",
+            lambda t, n=name, v=last: given(t, ["a"], **{n: v}),
+            says,
         )
 
 
@@ -198,143 +184,56 @@ def made(t: There, words: Any, codes: Any, weights: Any = (), n_phonemes: Any = 
 
 SEARCH = [
     *option_attacks(),
-    Attack(
-        "no model",
-        lambda t: _native.Stream(None, t.options(), COLUMNS, None, False),
-        "arguments",
-    ),
-    Attack(
-        "another thing as a model",
-        lambda t: _native.Stream(t.ngram, t.options(), COLUMNS, None, False),
-        "arg",
-    ),
-    Attack(
-        "no options", lambda t: _native.Stream(t.model, None, COLUMNS, None, False), "arguments"
-    ),
-    Attack(
-        "no columns",
-        lambda t: _native.Stream(t.model, t.options(), [], None, False),
-        "one column a token",
-    ),
-    Attack(
-        "columns beyond",
-        lambda t: _native.Stream(t.model, t.options(), [0, 1, 2, 3, 5], None, False),
-        "column",
-    ),
-    Attack(
-        "columns below",
-        lambda t: _native.Stream(t.model, t.options(), [0, 1, 2, 3, -1], None, False),
-        "column",
-    ),
-    Attack(
-        "a column of 2^40",
-        lambda t: _native.Stream(t.model, t.options(), [2**40] * 5, None, False),
-        "arg",
-    ),
+    Attack("nan offsets", lambda t: t.searched(offsets=[NAN] * 5), "offset"),
+    Attack("infinite offsets", lambda t: t.searched(offsets=[0, 0, 0, 0, -INFINITE]), "offset"),
+    Attack("huge offsets", lambda t: t.searched(offsets=[1e300] + [0] * 4), "offset"),
+    *(Attack(f"{n} offsets", lambda t, n=n: t.searched(offsets=[0.0] * n), "one offset a token") for n in (0, 1, 6, 10**6)),
+    Attack("no model", lambda t: _native.Stream(None, t.options(), COLUMNS, None, False), "arguments"),
+    Attack("another thing as a model", lambda t: _native.Stream(t.ngram, t.options(), COLUMNS, None, False), "arg"),
+    Attack("no options", lambda t: _native.Stream(t.model, None, COLUMNS, None, False), "arguments"),
+    Attack("no columns", lambda t: _native.Stream(t.model, t.options(), [], None, False), "one column a token"),
+    Attack("columns beyond", lambda t: _native.Stream(t.model, t.options(), [0, 1, 2, 3, 5], None, False), "column"),
+    Attack("columns below", lambda t: _native.Stream(t.model, t.options(), [0, 1, 2, 3, -1], None, False), "column"),
+    Attack("a column of 2^40", lambda t: _native.Stream(t.model, t.options(), [2**40] * 5, None, False), "arg"),
     Attack("an utterance never begun", lambda t: _native.Stream.__new__(_native.Stream).finish()),
     Attack("an utterance begun twice", lambda t: begun_twice(t)),
     Attack("no frames at all", lambda t: t.stream().finish()),
     Attack("words so far of no frames", lambda t: t.stream().partial()),
     Attack("hypotheses of no frames", lambda t: t.stream(True).live()),
-    Attack(
-        "none of five tokens",
-        lambda t: t.stream().advance(log_probs(3, 0)),
-        "one log-probability a token",
-    ),
-    Attack(
-        "four of five tokens",
-        lambda t: t.stream().advance(log_probs(3, 4)),
-        "one log-probability a token",
-    ),
-    Attack(
-        "six of five tokens",
-        lambda t: t.stream().advance(log_probs(3, 6)),
-        "one log-probability a token",
-    ),
-    Attack(
-        "frames of doubles", lambda t: t.stream().advance(log_probs().astype(float)), "arguments"
-    ),
-    Attack(
-        "frames of the other byte order", lambda t: t.stream().advance(log_probs().astype(">f4"))
-    ),
+    Attack("none of five tokens", lambda t: t.stream().advance(log_probs(3, 0)), "one log-probability a token"),
+    Attack("four of five tokens", lambda t: t.stream().advance(log_probs(3, 4)), "one log-probability a token"),
+    Attack("six of five tokens", lambda t: t.stream().advance(log_probs(3, 6)), "one log-probability a token"),
+    Attack("frames of doubles", lambda t: t.stream().advance(log_probs().astype(float)), "arguments"),
+    Attack("frames of the other byte order", lambda t: t.stream().advance(log_probs().astype(">f4"))),
     Attack("frames at an odd address", lambda t: search_frames(t, odd(log_probs()))),
     Attack("frames back to front", lambda t: t.stream().advance(log_probs()[::-1]), "arguments"),
-    Attack(
-        "frames in another order",
-        lambda t: t.stream().advance(np.asfortranarray(log_probs())),
-        "arguments",
-    ),
+    Attack("frames in another order", lambda t: t.stream().advance(np.asfortranarray(log_probs())), "arguments"),
     Attack("no array", lambda t: t.stream().advance(None), "arguments"),
     Attack("frames of NaN", lambda t: search_frames(t, log_probs() * np.float32(NAN))),
-    Attack(
-        "frames of +inf", lambda t: search_frames(t, np.full((5, N_TOKENS), INFINITE, np.float32))
-    ),
-    Attack(
-        "frames of -inf", lambda t: search_frames(t, np.full((5, N_TOKENS), -INFINITE, np.float32))
-    ),
+    Attack("frames of +inf", lambda t: search_frames(t, np.full((5, N_TOKENS), INFINITE, np.float32))),
+    Attack("frames of -inf", lambda t: search_frames(t, np.full((5, N_TOKENS), -INFINITE, np.float32))),
     Attack("frames of 1e38", lambda t: search_frames(t, np.full((5, N_TOKENS), 1e38, np.float32))),
-    Attack(
-        "only blanks",
-        lambda t: search_frames(t, np.float32([[-INFINITE] * 4 + [0]] * 9), blank_skip=0.5),
-    ),
-    Attack(
-        "NaN for the blank",
-        lambda t: search_frames(t, np.float32([[0] * 4 + [NAN]] * 9), blank_skip=0.0),
-    ),
-    Attack(
-        "frames after the end",
-        lambda t: after_the_end(t, lambda u: u.advance(log_probs())),
-        "is finished",
-    ),
-    Attack(
-        "options after the end",
-        lambda t: after_the_end(t, lambda u: u.set_options(t.options())),
-        "is finished",
-    ),
+    Attack("only blanks", lambda t: search_frames(t, np.float32([[-INFINITE] * 4 + [0]] * 9), blank_skip=0.5)),
+    Attack("NaN for the blank", lambda t: search_frames(t, np.float32([[0] * 4 + [NAN]] * 9), blank_skip=0.0)),
+    Attack("frames after the end", lambda t: after_the_end(t, lambda u: u.advance(log_probs())), "is finished"),
+    Attack("options after the end", lambda t: after_the_end(t, lambda u: u.set_options(t.options())), "is finished"),
     Attack("words after the end", lambda t: after_the_end(t, lambda u: u.partial()), "is finished"),
-    Attack(
-        "hypotheses after the end", lambda t: after_the_end(t, lambda u: u.live()), "is finished"
-    ),
-    Attack(
-        "the end after the end", lambda t: after_the_end(t, lambda u: u.finish()), "is finished"
-    ),
-    Attack(
-        "scores after the end",
-        lambda t: after_the_end(t, lambda u: u.add_scores([], np.float32([]))),
-        "finished",
-    ),
-    Attack(
-        "score of nobody",
-        lambda t: t.stream(True).add_scores([2**32 - 1], np.float32([1])),
-        "hypothes",
-    ),
-    Attack(
-        "scores too few",
-        lambda t: t.stream(True).add_scores([0, 0], np.float32([1])),
-        "one score a hypothesis",
-    ),
-    Attack(
-        "score of a negative number",
-        lambda t: t.stream(True).add_scores([-1], np.float32([1])),
-        "arguments",
-    ),
+    Attack("hypotheses after the end", lambda t: after_the_end(t, lambda u: u.live()), "is finished"),
+    Attack("the end after the end", lambda t: after_the_end(t, lambda u: u.finish()), "is finished"),
+    Attack("scores after the end", lambda t: after_the_end(t, lambda u: u.add_scores([], np.float32([]))), "finished"),
+    Attack("score of nobody", lambda t: t.stream(True).add_scores([2**32 - 1], np.float32([1])), "hypothes"),
+    Attack("scores too few", lambda t: t.stream(True).add_scores([0, 0], np.float32([1])), "one score a hypothesis"),
+    Attack("score of a negative number", lambda t: t.stream(True).add_scores([-1], np.float32([1])), "arguments"),
     Attack("score NaN", lambda t: scored(t, NAN), "score"),
     Attack("score inf", lambda t: scored(t, INFINITE), "score"),
     Attack("score 1e38", lambda t: scored(t, 1e38), "score"),
     Attack("scores without a hook", lambda t: t.stream().add_scores([0], np.float32([1]))),
-    Attack(
-        "history that changes",
-        lambda t: t.stream(history_words=2).set_options(t.options(history_words=5)),
-    ),
+    Attack("history that changes", lambda t: t.stream(history_words=2).set_options(t.options(history_words=5))),
     Attack("many threads in one utterance", lambda t: many_threads(t)),
     Attack("a result beyond its end", lambda t: finished(t).text(10**9)),
     Attack("a result before its beginning", lambda t: finished(t).words(-1), "arguments"),
     Attack("a result without its model", lambda t: without_owner(t).words(0)),
-    Attack(
-        "a given sentence of an unknown word",
-        lambda t: given(t, ["no such word"]),
-        "not in the lexicon",
-    ),
+    Attack("a given sentence of an unknown word", lambda t: given(t, ["no such word"]), "not in the lexicon"),
     Attack("a given sentence of 10,000 words", lambda t: given(t, ["a"] * 10_000)),
     Attack("a given sentence and no frames", lambda t: given(t, ["a"], log_probs(0))),
     Attack("nothing given", lambda t: given(t, [])),
@@ -343,53 +242,35 @@ SEARCH = [
     Attack("a model of no phonemes", lambda t: made(t, [], [], n_phonemes=0), "phonemes"),
     Attack("a model of 251 phonemes", lambda t: made(t, ["a"], ["A"], n_phonemes=251), "phonemes"),
     Attack("a code above those", lambda t: made(t, ["a"], ["\u01c0"], n_phonemes=250), "phoneme"),
-    Attack(
-        "a code of three bytes", lambda t: made(t, ["a"], ["\u2603"], n_phonemes=250), "phoneme"
-    ),
+    Attack("a code of three bytes", lambda t: made(t, ["a"], ["\u2603"], n_phonemes=250), "phoneme"),
     Attack("a code below A", lambda t: made(t, ["a"], ["1"], n_phonemes=250), "phoneme"),
     Attack("a code above z", lambda t: made(t, ["a"], ["~"], n_phonemes=250), "phoneme"),
-    Attack(
-        "a model of 2^31 - 1 phonemes",
-        lambda t: made(t, ["a"], ["A"], n_phonemes=2**31 - 1),
-        "phonemes",
-    ),
+    Attack("a model of 2^31 - 1 phonemes", lambda t: made(t, ["a"], ["A"], n_phonemes=2**31 - 1), "phonemes"),
     Attack("a model without words", lambda t: made(t, [], [])),
-    Attack(
-        "more words than pronunciations", lambda t: made(t, ["a"], []), "as many pronunciations"
-    ),
+    Attack("more words than pronunciations", lambda t: made(t, ["a"], []), "as many pronunciations"),
     Attack("a phoneme that is not there", lambda t: made(t, ["a"], ["D"]), "unknown phoneme"),
     Attack("a phoneme below the first", lambda t: made(t, ["a"], ["@"]), "unknown phoneme"),
     Attack("a phoneme of no ASCII", lambda t: made(t, ["a"], ["\U0001f600"]), "unknown phoneme"),
     Attack("an empty pronunciation", lambda t: made(t, ["a"], [""]), "empty"),
     Attack("a pronunciation of blanks", lambda t: made(t, ["a"], ["  "]), "empty"),
     Attack("a pronunciation of 100,000 phonemes", lambda t: made(t, ["a"], ["ABC" * 33_333])),
-    Attack(
-        "70,000 pronunciations",
-        lambda t: made(t, ["a"], [" ".join(["A"] * 70_000)]),
-        "pronunciations",
-    ),
+    Attack("70,000 pronunciations", lambda t: made(t, ["a"], [" ".join(["A"] * 70_000)]), "pronunciations"),
     Attack("one word a thousand times", lambda t: made(t, ["a"] * 1000, ["A"] * 1000)),
     Attack("a weight of no word", lambda t: made(t, ["a"], ["A"], [(1, 0, 0.0)]), "weight"),
-    Attack(
-        "a weight of no pronunciation", lambda t: made(t, ["a"], ["A"], [(0, 2**63, 0.0)]), "weight"
-    ),
+    Attack("a weight of no pronunciation", lambda t: made(t, ["a"], ["A"], [(0, 2**63, 0.0)]), "weight"),
     Attack("a weight of NaN", lambda t: made(t, ["a"], ["A"], [(0, 0, NAN)]), "weight"),
     Attack("a weight of +inf", lambda t: made(t, ["a"], ["A"], [(0, 0, INFINITE)]), "weight"),
     Attack("a weight of 1e300", lambda t: made(t, ["a"], ["A"], [(0, 0, 1e300)]), "weight"),
     Attack("an added word without a weight", lambda t: changed(t, "c", "A B", [])),
-    Attack(
-        "an added word with too many weights", lambda t: changed(t, "c", "A", [0.0, 0.0]), "weight"
-    ),
+    Attack("an added word with too many weights", lambda t: changed(t, "c", "A", [0.0, 0.0]), "weight"),
     Attack("an added word's weight of NaN", lambda t: changed(t, "c", "A", [NAN]), "weight"),
     Attack("an added word of no pronunciation", lambda t: changed(t, "c", "", [0.0]), "empty"),
-    Attack(
-        "a bonus for nobody", lambda t: changed(t, "c", "A", [0.0], d=1.0), "not in the lexicon"
-    ),
+    Attack("a bonus for nobody", lambda t: changed(t, "c", "A", [0.0], d=1.0), "not in the lexicon"),
     Attack("a bonus of NaN", lambda t: changed(t, "c", "A", [0.0], c=NAN), "bonus"),
     Attack("a bonus of -inf", lambda t: changed(t, "c", "A", [0.0], c=-INFINITE), "bonus"),
     Attack("a bonus of 1e300", lambda t: changed(t, "c", "A", [0.0], c=1e300), "bonus"),
     Attack("all words removed", lambda t: all_removed(t)),
-]
+]  # fmt: skip
 
 
 def begun_twice(t: There) -> None:
@@ -444,8 +325,9 @@ def without_owner(t: There) -> _native.Result:
     return result
 
 
-def given(t: There, words: list[str], frames: np.ndarray | None = None) -> None:
-    result = t.model.score(words, log_probs() if frames is None else frames, COLUMNS, t.options())
+def given(t: There, words: list[str], frames: np.ndarray | None = None, **changes: Any) -> None:
+    frames = log_probs() if frames is None else frames
+    result = t.model.score(words, frames, COLUMNS, t.options(**changes))
     for number in range(len(result)):
         result.words(number)
 
@@ -503,53 +385,30 @@ SENTENCES = [
     Attack("a word without tokens", lambda t: sentences([[[([], 0.0)]]]), "no tokens"),
     Attack("a word without pronunciations", lambda t: sentences([[[]]])),
     Attack("a pronunciation's weight of NaN", lambda t: sentences([[[([0], NAN)]]]), "weight"),
-    Attack(
-        "a pronunciation's weight of +inf", lambda t: sentences([[[([0], INFINITE)]]]), "weight"
-    ),
+    Attack("a pronunciation's weight of +inf", lambda t: sentences([[[([0], INFINITE)]]]), "weight"),
     Attack("two weights of NaN", lambda t: sentences([[[([0], NAN), ([1], NAN)]] * 3]), "weight"),
-    Attack(
-        "40,000 pronunciations of a word",
-        lambda t: sentences([[WORD * 40_000, WORD]]),
-        "pronunciations",
-    ),
-    Attack(
-        "a word of 600 tokens", lambda t: sentences([[[([0, 1] * 300, 0.0)]]], np.zeros((700, 5)))
-    ),
+    Attack("40,000 pronunciations of a word", lambda t: sentences([[WORD * 40_000, WORD]]), "pronunciations"),
+    Attack("a word of 600 tokens", lambda t: sentences([[[([0, 1] * 300, 0.0)]]], np.zeros((700, 5)))),
     Attack("scores of NaN", lambda t: sentences([[WORD]] * 3, np.full((9, 5), NAN))),
     Attack("scores of +inf", lambda t: sentences([[WORD]] * 3, np.full((9, 5), INFINITE))),
     Attack("scores of -inf", lambda t: sentences([[WORD]] * 3, np.full((9, 5), -INFINITE))),
     Attack("scores of 1e308", lambda t: sentences([[WORD]] * 3, np.full((9, 5), 1e308))),
-    Attack(
-        "scores of both infinities",
-        lambda t: sentences([[WORD, WORD]], np.array([[INFINITE, -INFINITE] * 3] * 9)),
-    ),
+    Attack("scores of both infinities", lambda t: sentences([[WORD, WORD]], np.array([[INFINITE, -INFINITE] * 3] * 9))),
     Attack("scores of no tokens", lambda t: sentences([[WORD]], np.zeros((9, 0))), "tokens"),
     Attack("scores of 300 tokens", lambda t: sentences([[WORD]], np.zeros((9, 300))), "tokens"),
     Attack("scores in one row", lambda t: sentences([[WORD]], np.zeros(9)), "arguments"),
-    Attack(
-        "scores at an odd address", lambda t: sentences([[WORD]], odd(log_probs().astype(float)))
-    ),
+    Attack("scores at an odd address", lambda t: sentences([[WORD]], odd(log_probs().astype(float)))),
     Attack("no scores", lambda t: sentences([[WORD]], "none"), "arguments"),
     Attack("no frames for a sentence", lambda t: sentences([[WORD]], np.zeros((0, 5)))),
     Attack("no sentences", lambda t: sentences([])),
     Attack("silence", lambda t: sentences([[]] * 3)),
     Attack("a blank beyond", lambda t: sentences([[WORD]], blank=5), "tokens"),
     Attack("the blank as SIL", lambda t: sentences([[WORD]], blank=3), "tokens"),
-    Attack(
-        "acoustic scale NaN",
-        lambda t: sentences([[[([0], 1.0)]]], acoustic_scale=NAN),
-        "acoustic_scale",
-    ),
-    Attack(
-        "acoustic scale inf",
-        lambda t: sentences([[[([0], 1.0)]]], acoustic_scale=INFINITE),
-        "acoustic_scale",
-    ),
+    Attack("acoustic scale NaN", lambda t: sentences([[[([0], 1.0)]]], acoustic_scale=NAN), "acoustic_scale"),
+    Attack("acoustic scale inf", lambda t: sentences([[[([0], 1.0)]]], acoustic_scale=INFINITE), "acoustic_scale"),
     Attack("silence's cost NaN", lambda t: sentences([[WORD, WORD]], sil_cost=NAN), "sil_cost"),
-    Attack(
-        "silence's cost -inf", lambda t: sentences([[WORD, WORD]], sil_cost=-INFINITE), "sil_cost"
-    ),
-]
+    Attack("silence's cost -inf", lambda t: sentences([[WORD, WORD]], sil_cost=-INFINITE), "sil_cost"),
+]  # fmt: skip
 
 
 def state_of(t: There, n_words: int, last: int = 2, **how: Any) -> _native.State:
@@ -576,16 +435,11 @@ TRIES = {
 }
 NGRAMS = [
     Attack("a state of a larger model", lambda t: foreign(t)),
-    *(
-        Attack(f"a state of a larger {kind}", lambda t, h=how: foreign(t, **h))
-        for kind, how in TRIES.items()
-    ),
+    *(Attack(f"a state of a larger {kind}", lambda t, h=how: foreign(t, **h)) for kind, how in TRIES.items()),
     Attack("a state of a larger hash table", lambda t: foreign(t, type="probing")),
     Attack("a state of a higher order", lambda t: t.ngram.score(state_of(t, 9), "a")),
     Attack("the end after another model's state", lambda t: t.ngram.end(state_of(t, 9))),
-    Attack(
-        "a state never begun", lambda t: t.ngram.score(_native.State.__new__(_native.State), "a")
-    ),
+    Attack("a state never begun", lambda t: t.ngram.score(_native.State.__new__(_native.State), "a")),
     Attack("no state", lambda t: t.ngram.score(None, "a"), "arguments"),
     Attack("no word", lambda t: t.ngram.score(t.ngram.begin(), None), "arguments"),
     Attack("a word of 10 MB", lambda t: t.ngram.score(t.ngram.begin(), "x" * 10**7)),
@@ -600,11 +454,7 @@ NGRAMS = [
     Attack("a folder", lambda t: _native.NGram.open(t.folder), "directory|not a file"),
     Attack("a pipe that nobody writes to", lambda t: pipe(t, _native.NGram.open), "not a file"),
     Attack("a device", lambda t: _native.NGram.open("/dev/zero"), "not a file"),
-    Attack(
-        "a pipe to be converted",
-        lambda t: pipe(t, lambda path: converted(t, arpa=path)),
-        "not a file",
-    ),
+    Attack("a pipe to be converted", lambda t: pipe(t, lambda path: converted(t, arpa=path)), "not a file"),
     Attack("26 bits", lambda t: converted(t, prob_bits=26), "prob_bits is 26"),
     Attack("-1 bits", lambda t: converted(t, backoff_bits=-1), "backoff_bits is -1"),
     Attack("65 bits", lambda t: converted(t, pointer_bits=65), "pointer_bits is 65"),
@@ -612,14 +462,10 @@ NGRAMS = [
     Attack("no memory to sort in", lambda t: converted(t, memory_bytes=0)),
     Attack("all memory to sort in", lambda t: converted(t, memory_bytes=2**64 - 1)),
     Attack("more memory than that", lambda t: converted(t, memory_bytes=2**64), "arguments"),
-    Attack(
-        "a folder for temporary files that is not there",
-        lambda t: converted(t, temporary="/no/such/folder"),
-        "such",
-    ),
+    Attack("a folder for temporary files that is not there", lambda t: converted(t, temporary="/no/such/folder"), "such"),
     Attack("a folder to write to", lambda t: converted(t, out=t.folder)),
     Attack("to its own source", lambda t: converted(t, arpa=copy(t), out=copy(t))),
-]
+]  # fmt: skip
 
 
 def pipe(t: There, do: Callable[[Path], object]) -> None:
@@ -639,14 +485,6 @@ def converted(t: There, **how: Any) -> None:
     _native.write_binary(**{"arpa": t.arpa, "out": t.folder / "out.bin"} | how)
 
 
-def bound_attacks() -> Iterator[Attack]:
-    """The lowest and the highest value that `DecoderOptions` takes for each option."""
-    for name in settings_of(DecoderOptions):
-        for highest in (False, True):
-            value = bound_of(name, highest)
-            yield Attack(f"{name} {value}", lambda t, n=name, v=value: t.searched_with(n, v))
-
-
 def bound_of(name: str, highest: bool) -> float:
     """The last value that `DecoderOptions` takes, as its own refusal says."""
     with pytest.raises(CortextError) as caught:
@@ -656,34 +494,39 @@ def bound_of(name: str, highest: bool) -> float:
     return type(getattr(DecoderOptions(), name))(float(found[2 if highest else 1]))
 
 
-BOUNDS = list(bound_attacks())
+def test_an_attack_that_dies_hangs_or_is_taken_fails_by_its_name() -> None:
+    acts: dict[str, Callable[[], object]] = {
+        "sound": lambda: None,
+        "dies": os.abort,
+        "is taken": lambda: pytest.fail("it is taken", pytrace=False),
+        "hangs": lambda: time.sleep(60),
+        "exits": lambda: os._exit(0),
+    }
+    with pytest.raises(AssertionError) as caught:
+        check_all(list(acts), lambda name: acts[name](), patience_s=0.5)
+    failed = [line.partition(":")[0] for line in str(caught.value).splitlines()]
+    assert failed == ["dies", "is taken", "hangs", "exits"]
 
 
-@pytest.fixture(scope="module")
-def target(there: There) -> Iterator[Victim]:
-    with victim([*SEARCH, *SENTENCES, *NGRAMS, *BOUNDS], there) as process:
-        yield process
+def test_a_search_refuses_what_it_cannot_do(there: There) -> None:
+    check_native(SEARCH, there)
 
 
-@pytest.mark.parametrize("attack", SEARCH, ids=str)
-def test_a_search_refuses_what_it_cannot_do(target: Victim, attack: Attack) -> None:
-    target.check(attack)
+def test_scores_of_sentences_refuse_what_they_cannot_be(there: There) -> None:
+    check_native(SENTENCES, there)
 
 
-@pytest.mark.parametrize("attack", SENTENCES, ids=str)
-def test_scores_of_sentences_refuse_what_they_cannot_be(target: Victim, attack: Attack) -> None:
-    target.check(attack)
+def test_an_ngram_refuses_what_it_is_not(there: There) -> None:
+    check_native(NGRAMS, there)
 
 
-@pytest.mark.parametrize("attack", NGRAMS, ids=str)
-def test_an_ngram_refuses_what_it_is_not(target: Victim, attack: Attack) -> None:
-    target.check(attack)
-
-
-@pytest.mark.parametrize("attack", BOUNDS, ids=str)
-def test_every_option_of_the_decoder_is_taken_to_its_bounds(target: Victim, attack: Attack) -> None:
-    kind, line = target.make(attack)
-    assert kind is None, line
+def test_every_option_of_the_decoder_is_taken_to_its_bounds(there: There) -> None:
+    bounds = [
+        (name, bound_of(name, highest))
+        for name in bounds_of(DecoderOptions)
+        for highest in (False, True)
+    ]
+    check_all(bounds, lambda bound: there.searched_with(*bound), patience_s=20)
 
 
 SUBINTERPRETER = """

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from native_attacks import Attack, Victim, odd, victim
+from native_attacks import Attack, check_native, odd
 
 from cortext import _native
 
@@ -105,20 +105,13 @@ def frozen(array: np.ndarray) -> np.ndarray:
 
 STEPS = [
     *(
-        Attack(
-            f"{name} of shape {shape}",
-            lambda t, n=name, s=shape: step(**{n: s}),
-            f"^{name}|arguments",
-        )
+        Attack(f"{name} of shape {shape}", lambda t, n=name, s=shape: step(**{n: s}), f"^{name}|arguments")
         for name in ("x", "state_LD", "next_state_LD")
         for shape in ((), (0,), (2,), (3, 1), (1, 4), (2, 3), (0, 4), (2, 2, 4), (10**6,))
         if shape != {"x": (3,)}.get(name)
     ),
     *(
-        Attack(
-            f"array {number} of a layer of shape {shape}",
-            lambda t, n=number, s=shape: spoilt_layer(n, s),
-        )
+        Attack(f"array {number} of a layer of shape {shape}", lambda t, n=number, s=shape: spoilt_layer(n, s))
         for number in range(4)
         for shape in ((), (0,), (0, 0), (12, 0), (11, 4), (12, 5), (13,), (10**6, 1))
     ),
@@ -127,55 +120,23 @@ STEPS = [
     Attack("a layer of None", lambda t: _native.StepGRU([(None,) * 4], "fp32"), "arguments"),
     Attack("units of no size", lambda t: step(n_units=0)),
     Attack("inputs of no size", lambda t: step(n_inputs=0)),
-    Attack(
-        "kept as nothing known", lambda t: linear(np.zeros((2, 2), F32), kept_as="int4"), "kept_as"
-    ),
-    Attack(
-        "a step never begun", lambda t: _native.StepGRU.__new__(_native.StepGRU).step(**gru()[1])
-    ),
+    Attack("kept as nothing known", lambda t: linear(np.zeros((2, 2), F32), kept_as="int4"), "kept_as"),
+    Attack("a step never begun", lambda t: _native.StepGRU.__new__(_native.StepGRU).step(**gru()[1])),
     Attack("a step begun twice", lambda t: step_begun_twice()),
     Attack("a step in its own state", lambda t: step_in_place()),
-    Attack(
-        "a step into what must not be written",
-        lambda t: step(next_state_LD=frozen(np.zeros((2, 4), F32))),
-        "arguments",
-    ),
+    Attack("a step into what must not be written", lambda t: step(next_state_LD=frozen(np.zeros((2, 4), F32))), "arguments"),
     Attack("a step of doubles", lambda t: step(x=np.zeros(3)), "arguments"),
-    Attack(
-        "a step at an odd address",
-        lambda t: step(x=odd(np.zeros(3, F32)), next_state_LD=odd(np.zeros((2, 4), F32))),
-    ),
+    Attack("a step at an odd address", lambda t: step(x=odd(np.zeros(3, F32)), next_state_LD=odd(np.zeros((2, 4), F32)))),
     Attack("weights at an odd address", lambda t: linear(odd(np.ones((33, 17), F32)))),
-    Attack(
-        "weights of NaN",
-        lambda t: [
-            linear(np.full((3, 3), NAN, F32), None, kept) for kept in ("fp32", "bf16", "int8")
-        ],
-    ),
-    Attack(
-        "weights of inf",
-        lambda t: [
-            linear(np.full((3, 3), INFINITE, F32), None, kept) for kept in ("fp32", "bf16", "int8")
-        ],
-    ),
-    Attack(
-        "weights of 3e38",
-        lambda t: [
-            linear(np.full((3, 3), 3e38, F32), None, kept) for kept in ("fp32", "bf16", "int8")
-        ],
-    ),
+    Attack("weights of NaN", lambda t: [linear(np.full((3, 3), NAN, F32), None, kept) for kept in ("fp32", "bf16", "int8")]),
+    Attack("weights of inf", lambda t: [linear(np.full((3, 3), INFINITE, F32), None, kept) for kept in ("fp32", "bf16", "int8")]),
+    Attack("weights of 3e38", lambda t: [linear(np.full((3, 3), 3e38, F32), None, kept) for kept in ("fp32", "bf16", "int8")]),
     Attack("no weights", lambda t: linear(np.zeros((0, 0), F32)), "weight"),
     Attack("weights of no columns", lambda t: linear(np.zeros((3, 0), F32)), "weight"),
     Attack("a bias too short", lambda t: linear(np.zeros((3, 3), F32), np.zeros(2, F32)), "bias"),
     Attack("an input too long", lambda t: linear(np.zeros((3, 3), F32), x=np.zeros(4, F32)), "^x"),
-    Attack(
-        "an output too short", lambda t: linear(np.zeros((3, 3), F32), y=np.zeros(2, F32)), "^y"
-    ),
+    Attack("an output too short", lambda t: linear(np.zeros((3, 3), F32), y=np.zeros(2, F32)), "^y"),
     Attack("many threads in one step", lambda t: many_steps()),
-]
-
-
-STEPS += [
     *(
         Attack(f"{name} of a frame of shape {shape}", lambda t, n=name, s=shape: frame(**{n: np.zeros(s, F32)}), f"^({name}|values_LRI)|arguments")
         for name in ("x", "y", "keys_LRI", "values_LRI")
@@ -272,44 +233,32 @@ def wrong_shapes() -> Iterator[Attack]:
         for name, (shape, kind) in which.items():
             if name == "starts":
                 continue
-            shapes = [
-                (),
-                (0,),
-                tuple(0 for _ in shape),
-                tuple(n + 1 for n in shape),
-                (shape[0] - 1, *shape[1:]),
-                (*shape, 1),
-            ]
-            if len(shape) == 2:
-                shapes += [(shape[0], 0), (0, shape[1]), (shape[0], shape[1] - 1)]
-            for other in shapes:
+            first, *rest = shape
+            shapes = {(), (0,), (0,) * len(shape), (first - 1, *rest), (*shape, 1)}
+            shapes |= {tuple(n + 1 for n in shape)}
+            shapes |= {(first, 0), (0, *rest), (first, rest[0] - 1)} if rest else set()
+            says = "shape|arguments|number of units|starts must"
+            wrong = {f"of shape {other}": (np.zeros(other, kind), says) for other in shapes}
+            wrong["of doubles"] = np.zeros(shape), "arguments|shape"
+            wrong["at an odd address"] = odd(np.zeros(shape, kind)), ""
+            for how, (array, says) in wrong.items():
                 yield Attack(
-                    f"{direction}: {name} of shape {other}",
-                    lambda t, w=which, n=name, o=other, k=kind: recurrence(
-                        w, **{n: np.zeros(o, k)}
-                    ),
-                    "shape|arguments|number of units|starts must",
+                    f"{direction}: {name} {how}",
+                    lambda t, w=which, n=name, a=array: recurrence(w, **{n: a}),
+                    says,
                 )
-            yield Attack(
-                f"{direction}: {name} of doubles",
-                lambda t, w=which, n=name, s=shape: recurrence(w, **{n: np.zeros(s)}),
-                "arguments|shape",
-            )
-            yield Attack(
-                f"{direction}: {name} at an odd address",
-                lambda t, w=which, n=name, s=shape, k=kind: recurrence(
-                    w, **{n: odd(np.zeros(s, k))}
-                ),
-            )
 
 
 RECURRENCES = [
     *wrong_shapes(),
-    *(Attack(f"starts {starts}", lambda t, s=starts: recurrence(FORWARD, starts=s), "starts must")
-      for starts in ((), (0,), (0, 5), (0, 2, 4), (1, 2, 5), (0, 6, 5), (0, -1, 5),
-                     (0, 2, 2**62), (-(2**63), 0, 5), (0, 2, 3, 5))),
-    *(Attack(f"{n} threads", lambda t, n=n: recurrence(FORWARD, n), says)
-      for n, says in ((-1, "arguments"), (2**64, "arguments"), (2.5, "arguments"), (0, ""), (2**64 - 1, ""))),
+    *(
+        Attack(f"starts {starts}", lambda t, s=starts: recurrence(FORWARD, starts=s), "starts must")
+        for starts in ((), (0,), (0, 5), (0, 2, 4), (1, 2, 5), (0, 6, 5), (0, -1, 5), (0, 2, 2**62), (-(2**63), 0, 5), (0, 2, 3, 5))
+    ),
+    *(
+        Attack(f"{n} threads", lambda t, n=n: recurrence(FORWARD, n), says)
+        for n, says in ((-1, "arguments"), (2**64, "arguments"), (2.5, "arguments"), (0, ""), (2**64 - 1, ""))
+    ),
     Attack("100,000 trials in as many threads", lambda t: many_trials(100_000)),
     Attack("no trials", lambda t: many_trials(0)),
     Attack("NaN everywhere", lambda t: recurrence(FORWARD, h0_BD=np.full((TRIALS, UNITS), NAN, F32))),
@@ -339,18 +288,10 @@ def no_units() -> None:
     )
 
 
-@pytest.fixture(scope="module")
-def target() -> Iterator[Victim]:
-    with victim([*STEPS, *RECURRENCES]) as process:
-        yield process
-
-
-@pytest.mark.parametrize("attack", STEPS, ids=str)
-def test_a_step_refuses_other_arrays(target: Victim, attack: Attack) -> None:
-    target.check(attack)
+def test_a_step_refuses_other_arrays() -> None:
+    check_native(STEPS)
 
 
 @pytest.mark.skipif(not _native.can_run_recurrence(), reason="the processor has no AVX512-BF16")
-@pytest.mark.parametrize("attack", RECURRENCES, ids=str)
-def test_a_recurrence_refuses_other_arrays(target: Victim, attack: Attack) -> None:
-    target.check(attack)
+def test_a_recurrence_refuses_other_arrays() -> None:
+    check_native(RECURRENCES)

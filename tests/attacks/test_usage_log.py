@@ -10,14 +10,12 @@ import os
 import re
 import time
 import urllib.request
-from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from pathlib import Path
 
 import numpy as np
 import pytest
-from commands import Command, Ended, run
+from commands import NOT_PRINTABLE, Command, Ended, run
 from page_process import DAYS, N_FEATURES, prepare
 from untrained import untrained_run
 
@@ -56,90 +54,68 @@ def with_number(line: bytes) -> bytes:
     return numbered(line, 0, int(datetime.fromisoformat(WHEN).timestamp())).rstrip(b"\n")
 
 
-@dataclass(frozen=True)
-class Line:
-    """A line between an utterance and its rating: it is passed over, and counted."""
-
-    name: str
-    content: bytes
-
-    def __str__(self) -> str:
-        return self.name
-
-
-LINES = [
-    Line("a duration of 400 digits", raw("duration_s", b"1" * 400)),
-    Line("a negative duration of 400 digits", raw("duration_s", b"-" + b"1" * 400)),
-    Line("a duration of 5,000 digits", raw("duration_s", b"1" * 5000)),
-    Line("a duration of 1e308", raw("duration_s", b"1e308")),
-    Line("a duration of 1e400", raw("duration_s", b"1e400")),
-    Line("a duration that is infinite", raw("duration_s", b"Infinity")),
-    Line("a duration that is no number", raw("duration_s", b"NaN")),
-    Line("a duration before the beginning", said(duration_s=-1e-9)),
-    Line("a duration of years", said(duration_s=1e9)),
-    Line("a duration that is a text", said(duration_s="6")),
-    Line("a duration that is a list", said(duration_s=[6])),
-    Line("a duration that is nested deeply", raw("duration_s", b"[" * 900 + b"]" * 900)),
-    Line("a text that is nested deeply", raw("text", b'{"a":' * 300 + b"0" + b"}" * 300)),
-    Line("a line that is nested 100,000 deep", raw("text", b"[" * 100_000 + b"]" * 100_000)),
-    Line("a text of half a character", said(text="i see \ud800")),
-    Line("a text of half a character in raw bytes", raw("text", b'"\xed\xa0\x80"')),
-    Line("a text of a million words", said(text="a " * 1_000_000)),
-    Line("a text that is a number", said(text=7)),
-    Line("a source of half a character", said(source="\udfff")),
-    Line("a source that is a list", said(source=["feed"])),
-    Line("an id of half a character", said(id="\ud800")),
-    Line("an id that is a number", said(id=1)),
-    Line("a degradation that is a number", said(degraded=1)),
-    Line("a shown text that is a list", said(shown=["I see."])),
-    Line("a session above the folder", said(session="../../../etc")),
-    Line("a session elsewhere", said(session="/etc")),
-    Line("a session that is hidden", said(session=".ssh")),
-    Line("a session with escapes", said(session="\x1b[2J")),
-    Line("a session with a NUL", said(session="a\0b")),
-    Line("a session with a backslash", said(session="a\\b")),
-    Line("a session of 5,000 letters", said(session="a" * 5000)),
-    Line("a time in words", said(when="now")),
-    Line("a time without a zone", said(when="2026-11-20T10:00:06")),
-    Line("a time before clocks", said(when="0001-01-01T00:00:00+23:59")),
-    Line("a time after clocks", said(when="9999-12-31T23:59:59-23:59")),
-    Line("a time that is a number", said(when=1e308)),
-    Line("a time with escapes", said(when="\x1b]0;owned\x07")),
-    Line("a rating with escapes", about(rating="\x1b[2J")),
-    Line(
-        "a rating that is nested deeply",
-        about(rating="HERE").replace(b'"HERE"', b"[" * 900 + b"]" * 900),
-    ),
-    Line("a correction of half a character", about(correction="I see \ud800")),
-    Line("a correction of a million words", about(correction="a " * 1_000_000)),
-    Line("a correction that is a list", about(correction=["I see"])),
-    Line("a rating of nobody", json.dumps(RATED | {"id": "\x1b[31m" + "b" * 10_000}).encode()),
-    Line("a deletion that is a number", about(deleted=1)),
-    Line("a deletion that is a text", about(deleted="true")),
-    Line("a deletion that is none", about(deleted=False)),
-    Line("a deletion without a time", b'{"id": "a", "deleted": true}'),
-    Line("a deletion of a number", json.dumps({"id": 1, "when": WHEN, "deleted": True}).encode()),
-    Line("a deletion of half a character", about(deleted=True).replace(b'"a"', b'"\\ud800"')),
-    Line("a turn without words", about(partner=" \n")),
-    Line("a turn that is a number", about(partner=7)),
-    Line("a turn of half a character", about(partner="\ud800")),
-    Line("a turn of 100,001 characters", about(partner="a" * 100_001)),
-    Line("a turn without a zone", about(partner="yes").replace(b"-08:00", b"")),
-    Line("a list", b"[]"),
-    Line("a number", b"1e999"),
-    Line("UTF-16", json.dumps(SAID).encode("utf-16")),
-    Line("bytes", bytes(range(256)).replace(b"\n", b"")),
-    Line("nothing but NULs", bytes(1_000_000)),
-]
-
-
-@dataclass(frozen=True)
-class Report:
-    """How `report use` ended, and what it was given and has written."""
-
-    ended: Ended
-    logs: list[Path]
-    page: Path
+LINES = {
+    "a duration of 400 digits": raw("duration_s", b"1" * 400),
+    "a negative duration of 400 digits": raw("duration_s", b"-" + b"1" * 400),
+    "a duration of 5,000 digits": raw("duration_s", b"1" * 5000),
+    "a duration of 1e308": raw("duration_s", b"1e308"),
+    "a duration of 1e400": raw("duration_s", b"1e400"),
+    "a duration that is infinite": raw("duration_s", b"Infinity"),
+    "a duration that is no number": raw("duration_s", b"NaN"),
+    "a duration before the beginning": said(duration_s=-1e-9),
+    "a duration of years": said(duration_s=1e9),
+    "a duration that is a text": said(duration_s="6"),
+    "a duration that is a list": said(duration_s=[6]),
+    "a duration that is nested deeply": raw("duration_s", b"[" * 900 + b"]" * 900),
+    "a text that is nested deeply": raw("text", b'{"a":' * 300 + b"0" + b"}" * 300),
+    "a line that is nested 100,000 deep": raw("text", b"[" * 100_000 + b"]" * 100_000),
+    "a text of half a character": said(text="i see \ud800"),
+    "a text of half a character in raw bytes": raw("text", b'"\xed\xa0\x80"'),
+    "a text of a million words": said(text="a " * 1_000_000),
+    "a text that is a number": said(text=7),
+    "a source of half a character": said(source="\udfff"),
+    "a source that is a list": said(source=["feed"]),
+    "an id of half a character": said(id="\ud800"),
+    "an id that is a number": said(id=1),
+    "a degradation that is a number": said(degraded=1),
+    "a shown text that is a list": said(shown=["I see."]),
+    "a session above the folder": said(session="../../../etc"),
+    "a session elsewhere": said(session="/etc"),
+    "a session that is hidden": said(session=".ssh"),
+    "a session with escapes": said(session="\x1b[2J"),
+    "a session with a NUL": said(session="a\0b"),
+    "a session with a backslash": said(session="a\\b"),
+    "a session of 5,000 letters": said(session="a" * 5000),
+    "a time in words": said(when="now"),
+    "a time without a zone": said(when="2026-11-20T10:00:06"),
+    "a time before clocks": said(when="0001-01-01T00:00:00+23:59"),
+    "a time after clocks": said(when="9999-12-31T23:59:59-23:59"),
+    "a time that is a number": said(when=1e308),
+    "a time with escapes": said(when="\x1b]0;owned\x07"),
+    "a rating with escapes": about(rating="\x1b[2J"),
+    "a rating that is nested deeply": about(rating="HERE").replace(b'"HERE"', b"[" * 900 + b"]" * 900),
+    "a correction of half a character": about(correction="I see \ud800"),
+    "a correction of a million words": about(correction="a " * 1_000_000),
+    "a correction that is a list": about(correction=["I see"]),
+    "a rating of nobody": json.dumps(RATED | {"id": "\x1b[31m" + "b" * 10_000}).encode(),
+    "a deletion that is a number": about(deleted=1),
+    "a deletion that is a text": about(deleted="true"),
+    "a deletion that is none": about(deleted=False),
+    "a deletion without a time": b'{"id": "a", "deleted": true}',
+    "a deletion of a number": json.dumps({"id": 1, "when": WHEN, "deleted": True}).encode(),
+    "a deletion of half a character": about(deleted=True).replace(b'"a"', b'"\\ud800"'),
+    "a turn without words": about(partner=" \n"),
+    "a turn that is a number": about(partner=7),
+    "a turn of half a character": about(partner="\ud800"),
+    "a turn of 100,001 characters": about(partner="a" * 100_001),
+    "a turn without a zone": about(partner="yes").replace(b"-08:00", b""),
+    "a list": b"[]",
+    "a number": b"1e999",
+    "UTF-16": json.dumps(SAID).encode("utf-16"),
+    "bytes": bytes(range(256)).replace(b"\n", b""),
+    "nothing but NULs": bytes(1_000_000),
+}  # fmt: skip
+"""Lines between an utterance and its rating: each is passed over, and counted."""
 
 
 def write(folder: Path, *lines: bytes) -> Path:
@@ -148,38 +124,32 @@ def write(folder: Path, *lines: bytes) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module")
-def report(tmp_path_factory: pytest.TempPathFactory) -> Report:
-    """The report of a log for each line: an utterance, the line, and a rating of the utterance."""
-    root = tmp_path_factory.mktemp("logs")
-    logs = [
-        write(root / str(n), with_number(said()), line.content, with_number(about(rating="right")))
-        for n, line in enumerate(LINES)
-    ]
-    page = root / "use.html"
-    return Report(run("report", "use", *logs, "--json", "--out", page), logs, page)
-
-
-@pytest.mark.parametrize("line", LINES, ids=str)
-def test_a_damaged_line_is_passed_over_and_named(report: Report, line: Line) -> None:
-    report.ended.check_harmless(most_s=30)
-    assert report.ended.status == 0, report.ended.said[-2000:]
-    log = report.logs[LINES.index(line)]
-    (note,) = (note for note in json.loads(report.ended.stdout)["notes"] if f"{log}/" in note)
-    assert "line 2 passed over: " in note
-    assert len(note) < 500
-
-
-def test_damaged_lines_are_counted_and_what_stands_about_them_is_read(report: Report) -> None:
-    found = json.loads(report.ended.stdout)
-    assert (found["overall"]["utterances"], found["overall"]["ratings"]["right"]) == (
-        len(LINES),
-        len(LINES),
-    )
+def test_damaged_lines_are_passed_over_and_named_and_what_stands_about_them_is_read(
+    tmp_path: Path,
+) -> None:
+    """Each in a log of its own: an utterance, the line, and a rating of the utterance."""
+    around = with_number(said()), with_number(about(rating="right"))
+    logs = {
+        name: write(tmp_path / str(n), around[0], content, around[1])
+        for n, (name, content) in enumerate(LINES.items())
+    }
+    ended = run("report", "use", *logs.values(), "--json", "--out", tmp_path / "use.html")
+    ended.check_harmless(most_s=30)
+    assert ended.status == 0, ended.said[-2000:]
+    found = json.loads(ended.stdout)
+    notes = {
+        name: [note for note in found["notes"] if f"{log}/" in note] for name, log in logs.items()
+    }
+    for name, of_line in notes.items():
+        assert len(of_line) == 1, (name, of_line)
+        assert "line 2 passed over: " in of_line[0], name
+        assert len(of_line[0]) < 500, name
+    assert found["overall"]["utterances"] == len(LINES)
+    assert found["overall"]["ratings"]["right"] == len(LINES)
     assert found["damaged"] == len(LINES)
-    page = report.page.read_text()
+    page = (tmp_path / "use.html").read_text()
     assert page.count("line 2 passed over: ") == len(LINES)
-    assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]", page)
+    assert not NOT_PRINTABLE.search(page)
 
 
 @pytest.fixture(scope="module")
@@ -211,7 +181,7 @@ def served(root: Path, log: Path) -> Ended:
 def test_a_server_continues_after_damaged_lines_and_names_them(
     materials: Path, tmp_path: Path
 ) -> None:
-    log = write(tmp_path / "log", said(), *[line.content for line in LINES], about(rating="wrong"))
+    log = write(tmp_path / "log", said(), *LINES.values(), about(rating="wrong"))
     ended = served(materials, log)
     ended.check_harmless()
     assert ended.status == 0
@@ -255,7 +225,7 @@ def test_a_hostile_conversation_is_exported_as_plain_text(tmp_path: Path, form: 
     log = write(
         tmp_path / "log",
         *[json.dumps({"when": WHEN, "partner": text}).encode() for text in TURNS],
-        *[line.content for line in LINES if len(line.content) < 100_000],
+        *[line for line in LINES.values() if len(line) < 100_000],
     )
     ended = run("log", "export", log, "--format", form)
     ended.check_harmless(most_s=30)
@@ -265,16 +235,14 @@ def test_a_hostile_conversation_is_exported_as_plain_text(tmp_path: Path, form: 
         assert found[: len(TURNS)] == list(TURNS)
     else:
         assert len(ended.stdout.splitlines()) == len(TURNS) + (form == "csv")
-        assert not re.search(
-            "[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]", ended.stdout
-        )
+        assert not NOT_PRINTABLE.search(ended.stdout)
     searched = run("log", "export", log, "--search", "(.*)[")
     searched.check_harmless(most_s=30)
     assert len(searched.stdout.splitlines()) == 1
 
 
 def test_a_deletion_removes_damaged_lines_and_leaves_the_others(tmp_path: Path) -> None:
-    damaged = [line.content for line in LINES if len(line.content) < 100_000]
+    damaged = [line for line in LINES.values() if len(line) < 100_000]
     log = write(tmp_path / "log", said(), *damaged, said(id="b", text="we see"))
     ended = run("log", "delete", log, "--entry", "0", "--yes")
     ended.check_harmless(most_s=30)
@@ -289,7 +257,7 @@ def test_a_deletion_removes_damaged_lines_and_leaves_the_others(tmp_path: Path) 
 
 
 def test_all_damaged_lines_together_are_counted_and_few_are_named(tmp_path: Path) -> None:
-    many = [line.content for line in LINES] * 20
+    many = [*LINES.values()] * 20
     log = write(
         tmp_path / "log",
         said(),
@@ -302,22 +270,6 @@ def test_all_damaged_lines_together_are_counted_and_few_are_named(tmp_path: Path
     assert ended.status == 0
     assert len(ended.stdout.splitlines()) < 60
     assert f"{n_damaged - 20} more lines passed over" in ended.stdout
-
-
-@dataclass(frozen=True)
-class Place:
-    """What stands where the log should.
-
-    It is refused in a line, or read with what is wrong passed over.
-    """
-
-    name: str
-    make: Callable[[Path], None]
-    status: int
-    says: str
-
-    def __str__(self) -> str:
-        return self.name
 
 
 def _line_of_40_mb(path: Path) -> None:
@@ -354,54 +306,40 @@ def _days(path: Path) -> None:
     path.write_bytes(b"".join(said(when=day) + b"\n" for day in days))
 
 
-PLACES = [
-    Place("a line of 40 MB", _line_of_40_mb, 0, r"line 2 passed over: it has more than \d+ MiB"),
-    Place("lists of 40 MB", _lists_of_40_mb, 0, r"line 2 passed over: it has more than \d+ MiB"),
-    Place("50 MB of NULs without an end", _endless_line, 0, "line 2 passed over: unfinished"),
-    Place("1 MB of bytes", _bytes, 0, r"\d+ more lines passed over"),
-    Place(
-        "a pipe that nobody writes to",
-        lambda path: os.mkfifo(path),
-        2,
-        "no log of use: .*give a directory",
-    ),
-    Place(
-        "a device without an end",
-        lambda path: path.symlink_to("/dev/zero"),
-        2,
-        "no log of use: .*give a dir",
-    ),
-    Place(
-        "a directory",
-        lambda path: path.mkdir(),
-        2,
-        "no log of use: Is a directory; give a directory",
-    ),
-    Place(
-        "a link to itself", lambda path: path.symlink_to(path), 2, "no log of use: Too many levels"
-    ),
-    Place("5,000 utterances", _ids, 0, ""),
-    Place("5 years of days", _days, 0, ""),
-]
+NO_LOG = "no log of use: "
+NO_LOGS = {
+    "a pipe that nobody writes to": (os.mkfifo, f"{NO_LOG}.*give a directory"),
+    "a device without an end": (lambda path: path.symlink_to("/dev/zero"), f"{NO_LOG}.*give a dir"),
+    "a directory": (Path.mkdir, f"{NO_LOG}Is a directory; give a directory"),
+    "a link to itself": (lambda path: path.symlink_to(path), f"{NO_LOG}Too many levels"),
+}
+LARGE_LOGS = {
+    "a line of 40 MB": (_line_of_40_mb, r"line 2 passed over: it has more than \d+ MiB"),
+    "lists of 40 MB": (_lists_of_40_mb, r"line 2 passed over: it has more than \d+ MiB"),
+    "50 MB of NULs without an end": (_endless_line, "line 2 passed over: unfinished"),
+    "1 MB of bytes": (_bytes, r"\d+ more lines passed over"),
+    "5,000 utterances": (_ids, ""),
+    "5 years of days": (_days, ""),
+}
 
 
-@pytest.mark.parametrize("place", [place for place in PLACES if place.status], ids=str)
-def test_what_is_no_log_is_refused_in_a_line(tmp_path: Path, place: Place) -> None:
-    place.make(tmp_path / "utterances.jsonl")
-    run("report", "use", tmp_path, patience_s=60).check_refused(place.says, most_s=60)
+def test_what_is_no_log_is_refused_in_a_line(tmp_path: Path) -> None:
+    for name, (make, says) in NO_LOGS.items():
+        (tmp_path / name).mkdir()
+        make(tmp_path / name / "utterances.jsonl")
+        run("report", "use", tmp_path / name, patience_s=60).check_refused(says, most_s=60)
 
 
 def test_logs_of_any_size_are_read_within_bounds(tmp_path: Path) -> None:
-    places = [place for place in PLACES if not place.status]
-    logs = [tmp_path / str(number) for number in range(len(places))]
-    for log, place in zip(logs, places, strict=True):
-        log.mkdir()
-        place.make(log / "utterances.jsonl")
-    ended = run("report", "use", *logs, "--json", patience_s=60)
+    for name, (make, _) in LARGE_LOGS.items():
+        (tmp_path / name).mkdir()
+        make(tmp_path / name / "utterances.jsonl")
+    logs = {name: tmp_path / name for name in LARGE_LOGS}
+    ended = run("report", "use", *logs.values(), "--json", patience_s=60)
     ended.check_harmless(most_mb=600, most_s=60)
     found = json.loads(ended.stdout)
-    for log, place in zip(logs, places, strict=True):
-        notes = "".join(note for note in found["notes"] if f"{log}/" in note)
-        assert re.search(place.says, notes), (place.name, notes)
+    for name, (_, says) in LARGE_LOGS.items():
+        notes = "".join(note for note in found["notes"] if f"{logs[name]}/" in note)
+        assert re.search(says, notes), (name, notes)
     assert len(found["notes"]) < 40
     assert found["overall"]["utterances"] == 3 + 1 + 5_000 + 2_000

@@ -33,7 +33,9 @@ def complaint(capsys, *arguments: object) -> str:
 
 
 @contextmanager
-def refused(says: str, most_mb: float = 100, most_s: float = 60) -> Iterator[None]:
+def refused(
+    says: str, most_mb: float = 100, most_s: float = 60
+) -> Iterator[pytest.ExceptionInfo[CortextError]]:
     """Check that a call ends with one line for the user, as `commands.Ended.check_refused` does.
 
     The line matches the pattern, has only printable characters, and at most 1,000 of them. A
@@ -45,7 +47,7 @@ def refused(says: str, most_mb: float = 100, most_s: float = 60) -> Iterator[Non
         most_s: Most seconds that it may take; a call that waits for ever is ended.
     """
     with pytest.raises(CortextError) as caught, harmless(most_mb, most_s):
-        yield
+        yield caught
     line = str(caught.value)
     assert re.search(says, line), line
     assert line.isprintable(), repr(line)

@@ -1,8 +1,11 @@
 import bz2
 import gzip
 import lzma
+import re
 
 import pytest
+from attack_process import check_all
+from refusals import refused
 
 from cortext.decoding.ngram.corpus import text_lines
 from cortext.errors import LanguageModelError, TextError
@@ -68,32 +71,33 @@ def test_symbols_of_the_inventory_stay_as_they_are(tmp_path):
     assert lexicon.pronunciations("b") == (("2", "AH1", "|"),)
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("a 2 AH\nb B IY\n", "2 of 'a' may be a weight or a phone; write a weight as 2.0"),
-        ("a 0.5 1 2\nb 1 2 3\n", "1 of 'b' may be a weight or a phone"),
-        ("a 0.5 0.6 AH\n", "2 numbers follow 'a'"),
-        ("a AH 0.5\n", "the number 0.5 of 'a' stands among its phones"),
-        ("a 0,5 AH\n", "weight 0,5 of 'a' is not a positive number"),
-        ("a AH # B\nb B\n", "'#' may be a phone, or begin a comment"),
-        ("a\tt |\nb\te\n", "no closing |, and others have"),
-        ("the \u2581the\ncat \u2581ca t\n", "pieces of words"),
-        ("the the@@ s\n", "pieces of words"),
-        ("a,AH\nb,B IY\n", "commas stand between"),
-        ("a\t/ah/\nb\t/bi/\n", "not parted into phones"),
-        ("the DH-AH\ncat K-AE-T\n", "not parted into phones"),
-        ("the {DH AH}\ncat {K AE T}\n", "brackets or slashes enclose"),
-        ('("a" nil (ah))\n', "Festival"),
-        ("<UNK> SPN\n", "no words"),
-    ],
-)
-def test_what_can_be_read_in_two_ways_is_one_line_with_what_to_do(tmp_path, text, said):
-    with pytest.raises(TextError) as caught:
-        inventory_of(write(tmp_path, text))
-    assert said in str(caught.value)
-    assert ", line " in str(caught.value)
-    assert "; " in str(caught.value)
+UNCLEAR = [
+    ("a 2 AH\nb B IY\n", "2 of 'a' may be a weight or a phone; write a weight as 2.0"),
+    ("a 0.5 1 2\nb 1 2 3\n", "1 of 'b' may be a weight or a phone"),
+    ("a 0.5 0.6 AH\n", "2 numbers follow 'a'"),
+    ("a AH 0.5\n", "the number 0.5 of 'a' stands among its phones"),
+    ("a 0,5 AH\n", "weight 0,5 of 'a' is not a positive number"),
+    ("a AH # B\nb B\n", "'#' may be a phone, or begin a comment"),
+    ("a\tt |\nb\te\n", "no closing |, and others have"),
+    ("the \u2581the\ncat \u2581ca t\n", "pieces of words"),
+    ("the the@@ s\n", "pieces of words"),
+    ("a,AH\nb,B IY\n", "commas stand between"),
+    ("a\t/ah/\nb\t/bi/\n", "not parted into phones"),
+    ("the DH-AH\ncat K-AE-T\n", "not parted into phones"),
+    ("the {DH AH}\ncat {K AE T}\n", "brackets or slashes enclose"),
+    ('("a" nil (ah))\n', "Festival"),
+    ("<UNK> SPN\n", "no words"),
+    (f"a {' '.join(f'p{n}' for n in range(300))}\n", "more than 250 symbols"),
+]
+
+
+def test_what_can_be_read_in_two_ways_is_one_line_with_what_to_do(tmp_path):
+    def check(row):
+        text, says = row
+        with refused(f", line (?=.*{re.escape(says)}).*; "):
+            inventory_of(write(tmp_path, text))
+
+    check_all(UNCLEAR, check)
 
 
 def test_hyphens_that_words_have_are_characters(tmp_path):

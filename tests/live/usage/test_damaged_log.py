@@ -6,13 +6,16 @@ import json
 import random
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from datetime import datetime, timedelta, timezone
+from itertools import product
 from pathlib import Path
+from tempfile import mkdtemp
 
 import numpy as np
 import pytest
+from attack_process import check_all
 
 from cortext.data import open_dataset
 from cortext.errors import CortextError, DataError, LiveError
@@ -153,7 +156,9 @@ def lose(lines: list[bytes], n: int) -> list[int]:
     return [n]
 
 
-DAMAGES = [flip, flip_first_byte, cut, lose_newline, join, zeros, lose]
+DAMAGES: dict[str, Damage] = {
+    each.__name__: each for each in (flip, flip_first_byte, cut, lose_newline, join, zeros, lose)
+}
 
 
 def test_the_log_is_as_the_tests_say(whole):
@@ -163,18 +168,41 @@ def test_the_log_is_as_the_tests_say(whole):
     assert isinstance(found.entries[2], PartnerTurn)
 
 
-@pytest.mark.parametrize("damage", DAMAGES)
-def test_the_others_keep_their_features_and_corrections(log, damage: Damage):
+def check_damages(
+    log: Path, cases: Iterable[tuple[str, int]], check: Callable[[list[int]], None]
+) -> None:
+    """Damage a line of the log by each of the cases, and check what is left.
+
+    Args:
+        log: The log, of which only the lines may change.
+        cases: Names of damages, and numbers of lines.
+        check: Called with the numbers of the lines that are lost.
+    """
     whole = lines_of(log)
-    for n in range(len(LINES)):
+
+    def check_case(case: tuple[str, int]) -> None:
+        name, n = case
         lines = list(whole)
-        lost = damage(lines, n)
+        lost = DAMAGES[name](lines, n)
         set_lines(log, lines)
-        assert read(log) == left(*lost), LINES[n]
+        check(lost)
+
+    check_all(list(cases), check_case)
+
+
+def copy_of(log: Path) -> Path:
+    return Path(shutil.copytree(log, Path(mkdtemp(dir=log.parent)) / "log"))
+
+
+def test_the_others_keep_their_features_and_corrections(log):
+    def check(lost):
+        assert read(log) == left(*lost)
         found = read_log(log)
         assert found.began == BEGAN
         assert len(found.notes) == found.damaged <= 1
         assert len(found.entries) <= 8
+
+    check_damages(log, product(DAMAGES, range(len(LINES))), check)
 
 
 def test_any_flipped_byte_costs_its_line_alone(log):
@@ -188,45 +216,42 @@ def test_any_flipped_byte_costs_its_line_alone(log):
             assert (found.began, found.damaged, len(found.entries)) == (BEGAN, 1, 8)
 
 
-@pytest.mark.parametrize("damage", DAMAGES)
-@pytest.mark.parametrize("n", [0, 5, 12, 13])
-def test_a_writer_goes_on_with_a_number_of_its_own(log, damage: Damage, n):
-    lines = lines_of(log)
-    lost = damage(lines, n)
-    set_lines(log, lines)
-    with UsageLog(log, kept_features=KeptFeatures(log)) as opened:
-        assert len(opened.notes) <= 1
-        number = len(opened.entries)
-        assert number in (8, 9)  # 9 where the end of the log may have been one entry more
-        when = NOON + timedelta(hours=1)
-        opened.append(UtteranceRecord("0", DAY, 4.0, f"word {number}", when=when))
-        opened.keep_features(features(number))
-        opened.correct("0", "they saw")
-    assert read(log) == left(*lost) | {number: (f"word {number}", number, "they saw")}
-    assert read_log(log).began == BEGAN
+def test_a_writer_goes_on_with_a_number_of_its_own(log):
+    def check(lost):
+        copy = copy_of(log)
+        with UsageLog(copy, heard=HeardFeatures(copy)) as opened:
+            assert len(opened.notes) <= 1
+            number = len(opened.entries)
+            assert number in (8, 9)  # 9 where the end of the log may have been one entry more
+            when = NOON + timedelta(hours=1)
+            opened.append(UtteranceRecord("0", DAY, 4.0, f"word {number}", when=when))
+            opened.keep_features(features(number))
+            opened.correct("0", "they saw")
+        assert read(copy) == left(*lost) | {number: (f"word {number}", number, "they saw")}
+        assert read_log(copy).began == BEGAN
+
+    check_damages(log, product(DAMAGES, (0, 5, 12, 13)), check)
 
 
-@pytest.mark.parametrize("damage", DAMAGES)
-@pytest.mark.parametrize("n", [0, 5, 12])
-def test_a_deletion_keeps_the_numbers_and_removes_damaged_lines(log, damage: Damage, n):
-    lines = lines_of(log)
-    lost = damage(lines, n)
-    set_lines(log, lines)
-    assert delete(log, Selection(entries=(4,))) == [4]
-    expected = left(*lost)
-    del expected[4]
-    assert read(log) == expected
-    found = read_log(log)
-    assert (found.began, found.damaged, found.deleted) == (BEGAN, 0, {4, 6})
-    assert [type(found.entries[number]) for number in (0, 3, 7) if number not in expected] == (
-        [Damaged] * sum(number not in expected for number in (0, 3, 7))
-    )
-    with UsageLog(log) as opened:
-        assert len(opened.entries) == 8
-    content = (log / "utterances.jsonl").read_text()
-    for line in (*lost, 7):
-        kind, number = LINES[line]
-        assert (f"word {number}" if kind == "entry" else MEANT[number]) not in content
+def test_a_deletion_keeps_the_numbers_and_removes_damaged_lines(log):
+    def check(lost):
+        copy = copy_of(log)
+        assert delete(copy, Selection(entries=(4,))) == [4]
+        expected = left(*lost)
+        del expected[4]
+        assert read(copy) == expected
+        found = read_log(copy)
+        assert (found.began, found.damaged, found.deleted) == (BEGAN, 0, {4, 6})
+        gone = [number for number in (0, 3, 7) if number not in expected]
+        assert [type(found.entries[number]) for number in gone] == [Damaged] * len(gone)
+        with UsageLog(copy) as opened:
+            assert len(opened.entries) == 8
+        content = (copy / "utterances.jsonl").read_text()
+        for line in (*lost, 7):
+            kind, number = LINES[line]
+            assert (f"word {number}" if kind == "entry" else MEANT[number]) not in content
+
+    check_damages(log, product(DAMAGES, (0, 5, 12)), check)
 
 
 @pytest.mark.parametrize("selection", [Selection(entries=(3,)), Selection(everything=True)])
@@ -287,13 +312,13 @@ def test_readers_pass_over_damaged_entries(log):
 # Logs without numbers
 
 
-@pytest.mark.parametrize("damage", [flip, flip_first_byte, cut, lose_newline, join])
-@pytest.mark.parametrize("number", MEANT)
-def test_a_damaged_utterance_of_a_log_without_numbers_is_counted(log, damage: Damage, number):
-    lines = lines_of(without_numbers(log))
-    lost = damage(lines, LINES.index(("entry", number)))
-    set_lines(log, lines)
-    assert read(log) == left(*lost)
+def test_a_damaged_utterance_of_a_log_without_numbers_is_counted(log):
+    def check(lost):
+        assert read(log) == left(*lost)
+
+    damages = ("flip", "flip_first_byte", "cut", "lose_newline", "join")
+    lines = [LINES.index(("entry", number)) for number in MEANT]
+    check_damages(without_numbers(log), product(damages, lines), check)
 
 
 def test_the_unfinished_line_of_a_killed_process_is_not_counted_in_a_log_without_numbers(log):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import stat
 import subprocess
@@ -12,6 +13,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from attack_process import check_all
+from damaged_folders import Damage, check_damages
 from disk_search import files_with, traces
 
 from cortext.cli import run as cortext
@@ -65,10 +68,16 @@ def write(folder: Path) -> None:
         log.rate(2, "wrong")
 
 
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("written") / "log"
+    write(folder)
+    return folder
+
+
 @pytest.fixture
-def log(tmp_path):
-    write(tmp_path / "log")
-    return tmp_path / "log"
+def log(written, tmp_path):
+    return Path(shutil.copytree(written, tmp_path / "log"))
 
 
 def test_nothing_of_a_deleted_utterance_is_on_the_disk(log):
@@ -138,20 +147,21 @@ def test_an_id_of_a_deleted_utterance_does_not_mean_an_older_one(tmp_path):
     assert read_log(tmp_path).entries[0].rating is None
 
 
-@pytest.mark.parametrize(
-    ("selection", "expected"),
-    [
-        (Selection(everything=True), [0, 1, 2, 3, 4, 5, 6]),
-        (Selection(since=NOON, until=NOON + timedelta(minutes=10)), [0, 1]),
-        (Selection(until=NOON + timedelta(minutes=24)), [0, 1, 2]),
-        (Selection(since=NOON + timedelta(hours=1)), [5, 6]),
-        (Selection(since=NOON.astimezone(UTC), until=NOON), [0]),
-        (Selection(entries=(4, 2, 2)), [2, 4]),
-    ],
-)
-def test_entries_are_selected_by_number_time_or_all(log, selection, expected):
-    assert delete(log, selection) == expected
-    assert read_log(log).deleted == set(expected)
+SELECTIONS = [
+    (Selection(everything=True), [0, 1, 2, 3, 4, 5, 6]),
+    (Selection(since=NOON, until=NOON + timedelta(minutes=10)), [0, 1]),
+    (Selection(until=NOON + timedelta(minutes=24)), [0, 1, 2]),
+    (Selection(since=NOON + timedelta(hours=1)), [5, 6]),
+    (Selection(since=NOON.astimezone(UTC), until=NOON), [0]),
+    (Selection(entries=(4, 2, 2)), [2, 4]),
+]
+
+
+def test_entries_are_selected_by_number_time_or_all(written, tmp_path):
+    for n, (selection, expected) in enumerate(SELECTIONS):
+        log = Path(shutil.copytree(written, tmp_path / str(n)))
+        assert delete(log, selection) == expected
+        assert read_log(log).deleted == set(expected)
 
 
 def test_deleting_all_leaves_times_alone(log):
@@ -166,27 +176,24 @@ def test_deleting_all_leaves_times_alone(log):
     assert left == {"utterances.jsonl"}
 
 
-@pytest.mark.parametrize(
-    "selection",
-    [
-        lambda: Selection(),
-        lambda: Selection(entries=(1,), everything=True),
-        lambda: Selection(entries=(1,), since=NOON),
-        lambda: Selection(since=NOON.replace(tzinfo=None)),
-        lambda: Selection(until=datetime(1, 1, 1, tzinfo=UTC)),
-    ],
-)
-def test_a_selection_that_says_nothing_or_two_things_is_refused(selection):
-    with pytest.raises(DataError):
-        selection()
+def test_a_selection_that_says_nothing_or_two_things_is_refused():
+    for given in (
+        {},
+        {"entries": (1,), "everything": True},
+        {"entries": (1,), "since": NOON},
+        {"since": NOON.replace(tzinfo=None)},
+        {"until": datetime(1, 1, 1, tzinfo=UTC)},
+    ):
+        with pytest.raises(DataError):
+            Selection(**given)
 
 
-@pytest.mark.parametrize("numbers", [(99,), (1, 99), (-1,)])
-def test_a_number_without_an_entry_deletes_nothing(log, numbers):
+def test_a_number_without_an_entry_deletes_nothing(log):
     before = (log / "utterances.jsonl").read_bytes()
-    with pytest.raises(DataError, match="there is no entry"):
-        delete(log, Selection(entries=numbers))
-    assert (log / "utterances.jsonl").read_bytes() == before
+    for numbers in ((99,), (1, 99), (-1,)):
+        with pytest.raises(DataError, match="there is no entry"):
+            delete(log, Selection(entries=numbers))
+        assert (log / "utterances.jsonl").read_bytes() == before
     delete(log, Selection(entries=(1,)))
     with pytest.raises(DataError, match="there is no entry 1, or it was deleted"):
         delete(log, Selection(entries=(1,)))
@@ -308,28 +315,31 @@ def test_damaged_recordings_of_one_day_do_not_keep_those_of_another(log):
     assert not traces("walrus danced", features(4), log)
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        b"",
-        b"[]",
-        b'{"began": 1, "entries": [0]}',
-        b'{"began": 1, "entries": [-1], "sessions": []}',
-        b'{"began": 1, "entries": [NaN], "sessions": []}',
-        b'{"began": 1, "entries": [true], "sessions": []}',
-        b'{"began": 1, "entries": [0], "sessions": ["../../etc"]}',
-        b'{"began": 1, "entries": [1, 0], "sessions": []}',
-        b'{"began": "x", "entries": [0], "sessions": []}',
-    ],
-)
-def test_a_damaged_journal_deletes_nothing(log, content):
+JOURNALS = [
+    b"",
+    b"[]",
+    b'{"began": 1, "entries": [0]}',
+    b'{"began": 1, "entries": [-1], "sessions": []}',
+    b'{"began": 1, "entries": [NaN], "sessions": []}',
+    b'{"began": 1, "entries": [true], "sessions": []}',
+    b'{"began": 1, "entries": [0], "sessions": ["../../etc"]}',
+    b'{"began": 1, "entries": [1, 0], "sessions": []}',
+    b'{"began": "x", "entries": [0], "sessions": []}',
+]
+
+
+def test_a_damaged_journal_deletes_nothing(log):
     whole = (log / "utterances.jsonl").read_bytes()
-    (log / "deleting.json").write_bytes(content)
-    with UsageLog(log) as opened:
-        assert "its file is damaged" in opened.notes[0]
-        with pytest.raises(LiveError, match="its file is damaged"):
-            opened.delete(Selection(entries=(1,)))
-    assert (log / "utterances.jsonl").read_bytes() == whole
+
+    def check(journal):
+        (log / "deleting.json").write_bytes(journal)
+        with UsageLog(log) as opened:
+            assert "its file is damaged" in opened.notes[0]
+            with pytest.raises(LiveError, match="its file is damaged"):
+                opened.delete(Selection(entries=(1,)))
+        assert (log / "utterances.jsonl").read_bytes() == whole
+
+    check_all(JOURNALS, check)
 
 
 def test_the_journal_of_another_log_deletes_nothing(log):
@@ -413,23 +423,20 @@ def test_the_command_deletes_and_asks_first(log, capsys):
     assert json.loads(capsys.readouterr().out) == {"deleted": [0, 3], "models": [], "notes": []}
 
 
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        ([], "what is to be deleted is not said"),
-        (["--all", "--entry", "1"], "said twice"),
-        (["--entry", "99"], "there is no entry 99"),
-        (["--entry", "-1"], "should be greater than or equal to 0"),
-        (["--entry", "nan"], "should be a valid integer"),
-        (["--since", "yesterday"], "--since is 'yesterday'; give a time"),
-        (["--since", "0001-01-01"], "--since is '0001-01-01'"),
-    ],
-)
-def test_the_command_refuses_in_one_line(log, capsys, options, says):
-    assert cortext(["log", "delete", str(log), *options, "--yes"]) == 2
-    said = capsys.readouterr().err
-    assert says in said
-    assert said.count("\n") == 1
+DELETE = "log delete FOLDER --yes"
+REFUSED = [
+    Damage("nothing", lambda log: None, "what is to be deleted is not said", DELETE),
+    Damage("two things", lambda log: None, "said twice", f"{DELETE} --all --entry 1"),
+    Damage("no entry", lambda log: None, "there is no entry 99", f"{DELETE} --entry 99"),
+    Damage("-1", lambda log: None, "should be greater than or equal to 0", f"{DELETE} --entry -1"),
+    Damage("nan", lambda log: None, "should be a valid integer", f"{DELETE} --entry nan"),
+    Damage("no time", lambda log: None, "--since is 'yesterday'; give a time", f"{DELETE} --since yesterday"),
+    Damage("1", lambda log: None, "--since is '0001-01-01'", f"{DELETE} --since 0001-01-01"),
+]  # fmt: skip
+
+
+def test_the_command_refuses_in_one_line(written, tmp_path):
+    check_damages(written, REFUSED, DELETE, tmp_path)
 
 
 def test_the_command_refuses_while_a_server_writes(log, capsys):

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from attack_process import check_all
 
 from cortext.cli import run as cortext
 from cortext_live.usage.log import read_log
@@ -251,19 +252,19 @@ DAMAGED = [
 ]
 
 
-@pytest.mark.parametrize(("line", "why"), DAMAGED, ids=range(len(DAMAGED)))
-def test_a_damaged_line_is_passed_over_with_a_note(tmp_path, line, why):
-    log = write(
-        tmp_path / "log",
-        said("a", MORNING.format(0, 0), "i see you"),
-        line,
-        about("a", rating="right"),
-    )
-    found = read_log(log)
-    assert [(each.id, each.rating) for each in found.utterances.values()] == [("a", "right")]
-    (note,) = found.notes
-    assert note.startswith(f"{log}/utterances.jsonl: line 2 passed over: ")
-    assert why in note
+def test_a_damaged_line_is_passed_over_with_a_note(tmp_path):
+    before, after = said("a", MORNING.format(0, 0), "i see you"), about("a", rating="right")
+
+    def check(row):
+        line, why = row
+        log = write(tmp_path / "log", before, line, after)
+        found = read_log(log)
+        assert [(each.id, each.rating) for each in found.utterances.values()] == [("a", "right")]
+        (note,) = found.notes
+        assert note.startswith(f"{log}/utterances.jsonl: line 2 passed over: ")
+        assert why in note
+
+    check_all(DAMAGED, check)
 
 
 def test_bytes_that_are_no_text_are_passed_over(tmp_path):

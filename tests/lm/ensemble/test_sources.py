@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from attack_process import check_all
 
 from cortext.errors import DataError
 from cortext_lm.ensemble import Candidate, combine, read_evaluations, read_lists
@@ -47,28 +48,31 @@ def test_lists_are_read_and_normalised(tmp_path):
     assert (second.id, second.reference, second.best) == (2, None, (("one",),))
 
 
-@pytest.mark.parametrize(
-    ("lines", "expected"),
-    [
-        ([{"text": ["a"]}], "line 1: no field 'texts'; did you mean 'text'?"),
-        ([{"texts": ["a"]}, {"texts": "a"}], "line 2: texts is no list of sentences"),
-        ([{"texts": []}], "line 1: texts is no list of sentences"),
-        ([{"texts": [{"text": "a"}]}], "line 1: texts is no list of sentences"),
-        ([{"texts": ["a"], "reference": 3}], "line 1: reference is 3"),
-        ([{"texts": ["a"], "id": [1]}], "line 1: id is [1]; a number or a name"),
-        (
-            [{"texts": ["a"], "id": "x"}, {"texts": ["a"], "id": "x"}],
-            "line 2: the id 'x' is there twice",
-        ),
-        ([{"texts": ["a"], "id": 1}, {"texts": ["a"]}], "line 2: the id 1 is there twice"),
-        ([{"texts": ["a"]}, "{"], "line 2: is no JSON object"),
-        (["[1]"], "line 1: is no JSON object"),
-        (["[" * 100_000], "line 1: is no JSON object"),
-        (["", " "], "lists.jsonl: holds no trials"),
-    ],
-)
-def test_what_is_wrong_with_lists_is_said_with_the_line(tmp_path, lines, expected):
-    assert expected in complaint(read_lists, lists(tmp_path / "lists.jsonl", *lines), "texts")
+LISTS = [
+    ([{"text": ["a"]}], "line 1: no field 'texts'; did you mean 'text'?"),
+    ([{"texts": ["a"]}, {"texts": "a"}], "line 2: texts is no list of sentences"),
+    ([{"texts": []}], "line 1: texts is no list of sentences"),
+    ([{"texts": [{"text": "a"}]}], "line 1: texts is no list of sentences"),
+    ([{"texts": ["a"], "reference": 3}], "line 1: reference is 3"),
+    ([{"texts": ["a"], "id": [1]}], "line 1: id is [1]; a number or a name"),
+    (
+        [{"texts": ["a"], "id": "x"}, {"texts": ["a"], "id": "x"}],
+        "line 2: the id 'x' is there twice",
+    ),
+    ([{"texts": ["a"], "id": 1}, {"texts": ["a"]}], "line 2: the id 1 is there twice"),
+    ([{"texts": ["a"]}, "{"], "line 2: is no JSON object"),
+    (["[1]"], "line 1: is no JSON object"),
+    (["[" * 100_000], "line 1: is no JSON object"),
+    (["", " "], "lists.jsonl: holds no trials"),
+]
+
+
+def test_what_is_wrong_with_lists_is_said_with_the_line(tmp_path):
+    def check(row):
+        lines, expected = row
+        assert expected in complaint(read_lists, lists(tmp_path / "lists.jsonl", *lines), "texts")
+
+    check_all(LISTS, check)
 
 
 def test_files_that_cannot_be_read_are_named(tmp_path):
@@ -130,39 +134,43 @@ def test_confidences_are_taken_where_every_word_has_one(tmp_path):
     assert system[2] == Candidate(("say'no",))
 
 
-@pytest.mark.parametrize(
-    ("second", "expected"),
-    [
-        ([line(0, "a")], "two: lacks trial 1 (day.1/block 1/trial 1), which"),
-        (
-            [line(0, "a"), line(1, "a"), line(2, "a")],
-            "two: has trial 2 (day.1/block 1/trial 2), which",
-        ),
-        ([line(0, "a"), line(1, "a") | {"block": 2}], "two: lacks trial 1 (day.1/block 1/trial 1)"),
-        (
-            [line(0, "a"), line(1, "a", reference="so is it")],
-            "the reference of trial 1 (day.1/block 1/trial 1)",
-        ),
-        (
-            [line(0, "a"), line(1, "a", reference=None)],
-            "the reference of trial 1 (day.1/block 1/trial 1)",
-        ),
-        ([line(0, "a"), line(0, "a")], "line 2: trial 0 (day.1/block 1/trial 0) is there twice"),
-        ([line(0, "a") | {"id": [1]}], "line 1: id, session, block, trial are"),
-        ([line(0, "a", reference=3)], "line 1: reference is 3"),
-        ([{"id": 0}], "line 1: no field 'session'"),
-        ([line(0)], "line 1: hypotheses is no list of sentences"),
-        ([line(0) | {"hypotheses": ["a"]}], "line 1: a hypothesis has no text"),
-        (
-            [line(0) | {"hypotheses": [{"text": "a", "score": "high"}]}],
-            "score of a hypothesis is 'high'",
-        ),
-    ],
-)
-def test_evaluations_that_do_not_go_together_are_refused(tmp_path, second, expected):
+EVALUATIONS = [
+    ([line(0, "a")], "two: lacks trial 1 (day.1/block 1/trial 1), which"),
+    (
+        [line(0, "a"), line(1, "a"), line(2, "a")],
+        "two: has trial 2 (day.1/block 1/trial 2), which",
+    ),
+    ([line(0, "a"), line(1, "a") | {"block": 2}], "two: lacks trial 1 (day.1/block 1/trial 1)"),
+    (
+        [line(0, "a"), line(1, "a", reference="so is it")],
+        "the reference of trial 1 (day.1/block 1/trial 1)",
+    ),
+    (
+        [line(0, "a"), line(1, "a", reference=None)],
+        "the reference of trial 1 (day.1/block 1/trial 1)",
+    ),
+    ([line(0, "a"), line(0, "a")], "line 2: trial 0 (day.1/block 1/trial 0) is there twice"),
+    ([line(0, "a") | {"id": [1]}], "line 1: id, session, block, trial are"),
+    ([line(0, "a", reference=3)], "line 1: reference is 3"),
+    ([{"id": 0}], "line 1: no field 'session'"),
+    ([line(0)], "line 1: hypotheses is no list of sentences"),
+    ([line(0) | {"hypotheses": ["a"]}], "line 1: a hypothesis has no text"),
+    (
+        [line(0) | {"hypotheses": [{"text": "a", "score": "high"}]}],
+        "score of a hypothesis is 'high'",
+    ),
+]
+
+
+def test_evaluations_that_do_not_go_together_are_refused(tmp_path):
     one = evaluation(tmp_path / "one", line(0, "a"), line(1, "c"))
-    two = evaluation(tmp_path / "two", *second)
-    assert expected in complaint(read_evaluations, [one, two])
+
+    def check(row):
+        second, expected = row
+        two = evaluation(tmp_path / "two", *second)
+        assert expected in complaint(read_evaluations, [one, two])
+
+    check_all(EVALUATIONS, check)
 
 
 def test_a_directory_without_lists_is_named(tmp_path):

@@ -193,33 +193,6 @@ def test_a_vocabulary_that_cannot_be_is_refused(tmp_path, vocabulary, message):
         LanguageModel.build(["the cat"], 2, tmp_path / "lm", vocabulary=vocabulary)
 
 
-def test_a_directory_that_cannot_be_used_is_named(built):
-    directory = built.directory
-    (directory / "lm.json").write_text("{")
-    with pytest.raises(LanguageModelError, match=r"lm.json: not valid JSON"):
-        LanguageModel.open(directory).info()
-    (directory / "lm.json").unlink()
-    binary = (directory / "lm.bin").read_bytes()
-    (directory / "lm.bin").write_bytes(binary[: len(binary) // 2])
-    with pytest.raises(LanguageModelError, match=r"lm.bin: "):
-        LanguageModel.open(directory)
-    (directory / "lm.bin").unlink()
-    with pytest.raises(LanguageModelError, match=r"no lm.bin or lm.arpa"):
-        LanguageModel.open(directory)
-    (directory / "tokens.txt").write_text("BLANK SIL AA")
-    with pytest.raises(LanguageModelError, match=r"tokens.txt: lacks AE, AH"):
-        LanguageModel.open(directory)
-    (directory / "tokens.txt").unlink()
-    with pytest.raises(LanguageModelError, match=r"tokens.txt: cannot read the tokens"):
-        LanguageModel.open(directory)
-    (directory / "tokens.txt").write_text("\n".join(LM.symbols))
-    (directory / "lexicon.txt").write_text("cat K AE T SIL\ndog D QQ SIL\n")
-    with pytest.raises(LanguageModelError, match=r"lexicon.txt, line 2: unknown phoneme 'QQ'"):
-        LanguageModel.open(directory)
-    with pytest.raises(LanguageModelError, match="no such directory"):
-        LanguageModel.open(directory / "absent")
-
-
 def test_a_directory_with_arpa_text_and_without_its_facts_is_read(tmp_path):
     model = LanguageModel.build(SENTENCES, 3, tmp_path / "lm", keep_arpa=True, binary="trie")
     (tmp_path / "lm" / "lm.bin").unlink()
@@ -289,9 +262,3 @@ def test_a_second_n_gram_is_compared_with_the_lexicon_of_the_first(tmp_path, cap
         LanguageModelError, match=r"upper: .*none of the lexicon's 10 words; it has"
     ):
         NativeEngine.from_dir(first, upper)
-
-
-def test_damaged_facts_are_named(built):
-    (built.directory / "lm.json").write_text("[1]")
-    with pytest.raises(LanguageModelError, match=r"lm.json: not valid JSON: it is a"):
-        LanguageModel.open(built.directory).info()

@@ -4,6 +4,8 @@ import json
 import math
 
 import pytest
+from attack_process import check_all
+from refusals import refused
 
 from cortext.decoding.ngram import LanguageModel
 from cortext.errors import LanguageModelError
@@ -92,33 +94,6 @@ def test_an_open_vocabulary_has_a_line_for_each_token(directory):
     (directory / "lexicon.txt").write_text("".join(lines[:-1]))
     with pytest.raises(LanguageModelError, match="one line for each token but the blank"):
         LanguageModel.open(directory)
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "said"),
-    [
-        ("tokens.txt", "_ # i o n", r"line 1: unknown phoneme 's'"),
-        ("tokens.txt", "_ # i o n s s", "'s' is there twice"),
-        ("tokens.txt", "# _ i o n s", "the blank '_' is token 1; make it the first"),
-        ("tokens.txt", "x # i o n s", "the blank '_' is none of its symbols"),
-        ("tokens.txt", " ".join(map(str, range(300))), "300 tokens; 2 to 250 are possible"),
-        ("tokens.txt", "_ # " + "i" * 41 + " o n s", "is no symbol"),
-        ("lm.json", {}, "tokens.txt: lacks AA, AE"),
-        ("lm.json", {"inventory": "arpabet"}, "lm.json .*inventory is no mapping"),
-        ("lm.json", FACTS | {"inventory": {"name": "v", "rolls": {}}}, "unknown key 'rolls'"),
-        ("lm.json", FACTS | {"language": "sp"}, "unknown language 'sp'"),
-        ("lm.json", FACTS | {"unit": "character"}, "open vocabulary of phonemes is not possible"),
-        ("lm.json", FACTS | {"unit": ["word"]}, r"unit is \['word'\]; word or character"),
-        ("lexicon.txt", "sí s i\n", r"line 1: the pronunciation of 'sí' does not end with #"),
-    ],
-)
-def test_damage_is_named_in_one_line(directory, name, content, said):
-    text = content if isinstance(content, str) else json.dumps(content)
-    (directory / name).write_text(text)
-    with pytest.raises(LanguageModelError, match=said) as caught:
-        LanguageModel.open(directory)
-    assert "\n" not in str(caught.value)
-    assert len(str(caught.value)) <= 1000
 
 
 # Building
@@ -277,63 +252,65 @@ def test_characters_without_a_boundary_and_with_a_silence(tmp_path):
     assert model.info()["sources"][0]["words"] == 4  # a b SIL a: no silence after the last word
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        (dict(language="es"), "no pronunciations are known for inventory 'lm' in language 'es'"),
-        (dict(inventory="arpabe"), "'arpabe' is no inventory and no file; did you mean 'arpabet'"),
-        (dict(language="sp"), "'sp' is no language and no file"),
-        (dict(inventory=SOUNDS), "no pronunciations are known for inventory 'sounds'"),
-        (dict(unit="letter"), "unit is 'letter'"),
-        (dict(unit="character"), "needs tokens that are characters; those of inventory 'lm'"),
-        (dict(unit="character", inventory=TOY, spell=True), "has no words to pronounce"),
-        (dict(unit="character", inventory=TOY, vocabulary=5), "vocabulary of characters is open"),
-        (dict(unit="character", inventory=TOY, kind="spelling"), "of characters is open"),
-        (dict(kind="spelling", inventory=TOY), "use --unit character"),
-        (dict(kind="spelling", spell=True), "names of English letters are known"),
-        (dict(inventory=Inventory("two", ("BLANK",))), "it has 1 tokens; 2 to 250"),
-        (
-            dict(
-                inventory=Inventory("x", ("BLANK", "<s>"), silence=None, unit="character"),
-                unit="character",
-            ),
-            "has the token '<s>', which an n-gram uses itself",
-        ),
-        (dict(lexicon="absent.txt"), "absent.txt: cannot read the lexicon"),
-        (dict(inventory=SOUNDS, lexicon=Lexicon()), "in the inventory the blank is _, not BLANK"),
-        (dict(g2p="false", inventory=SOUNDS), "g2p 'false': ended with status 1"),
-        (dict(g2p="true", inventory=SOUNDS), "none of the 4 words of the texts has a pronunci"),
-    ],
-)
-def test_options_that_do_not_go_together_are_one_line(tmp_path, options, said):
-    with pytest.raises(LanguageModelError, match=said) as caught:
-        LanguageModel.build(["no sin seis", "oh no no"], **{"order": 2, "out": tmp_path} | options)
-    assert "\n" not in str(caught.value)
-    assert not list(tmp_path.iterdir())
+UNFIT_OPTIONS = [
+    (dict(language="es"), "no pronunciations are known for inventory 'lm' in language 'es'"),
+    (dict(inventory="arpabe"), "'arpabe' is no inventory and no file; did you mean 'arpabet'"),
+    (dict(language="sp"), "'sp' is no language and no file"),
+    (dict(inventory=SOUNDS), "no pronunciations are known for inventory 'sounds'"),
+    (dict(unit="letter"), "unit is 'letter'"),
+    (dict(unit="character"), "needs tokens that are characters; those of inventory 'lm'"),
+    (dict(unit="character", inventory=TOY, spell=True), "has no words to pronounce"),
+    (dict(unit="character", inventory=TOY, vocabulary=5), "vocabulary of characters is open"),
+    (dict(unit="character", inventory=TOY, kind="spelling"), "of characters is open"),
+    (dict(kind="spelling", inventory=TOY), "use --unit character"),
+    (dict(kind="spelling", spell=True), "names of English letters are known"),
+    (dict(inventory=Inventory("two", ("BLANK",))), "it has 1 tokens; 2 to 250"),
+    (
+        dict(inventory=Inventory("x", ("BLANK", "<s>"), silence=None, unit="character"), unit="character"),
+        "has the token '<s>', which an n-gram uses itself",
+    ),
+    (dict(lexicon="absent.txt"), "absent.txt: cannot read the lexicon"),
+    (dict(inventory=SOUNDS, lexicon=Lexicon()), "in the inventory the blank is _, not BLANK"),
+    (dict(g2p="false", inventory=SOUNDS), "g2p 'false': ended with status 1"),
+    (dict(g2p="true", inventory=SOUNDS), "none of the 4 words of the texts has a pronunci"),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("lines", "language", "said"),
-    [
-        ("Sí s i\nno n o\n", "es", r"words.txt: 'Sí' of the lexicon .* write 'Sí' as 'sí'"),
-        ("sí s i\nno n o\n", "en", r"'sí' of the lexicon are no normalised words of .* 'en'"),
-        ("мир s i\n", "es", r"'мир' of the lexicon .* 'es'; remove it, or choose its language"),
-        ("sí s ii\n", "es", r"words.txt, line 1: unknown phoneme 'ii'"),
-        ("sí s # i\n", "es", r"line 1: unknown phoneme '#'"),
-        ("sí\n", "es", r"line 1: empty pronunciation"),
-        ("sí\t-1 s i\n", "es", r"line 1: weight -1.0 of 'sí' is not a positive number"),
-        ("", "es", r"words.txt: no pronunciations"),
-        ("casa n o s\n", "es", r"words.txt: none of the 4 words of the texts has a pronunciation"),
-    ],
-)
-def test_a_lexicon_that_does_not_fit_is_one_line(tmp_path, lexicon, lines, language, said):
-    lexicon.write_text(lines)
-    text = TEXT if language == "es" else ["no no"]
-    options = dict(inventory=SOUNDS, language=language, lexicon=lexicon, order=2)
-    with pytest.raises(LanguageModelError, match=said) as caught:
-        LanguageModel.build(text, out=tmp_path / "lm", **options)
-    assert "\n" not in str(caught.value)
-    assert not (tmp_path / "lm").exists()
+def test_options_that_do_not_go_together_are_one_line(tmp_path):
+    def check(row):
+        options, says = row
+        options = {"order": 2, "out": tmp_path} | options
+        with refused(says):
+            LanguageModel.build(["no sin seis", "oh no no"], **options)
+        assert not list(tmp_path.iterdir())
+
+    check_all(UNFIT_OPTIONS, check)
+
+
+UNFIT_LEXICONS = [
+    ("Sí s i\nno n o\n", "es", r"words.txt: 'Sí' of the lexicon .* write 'Sí' as 'sí'"),
+    ("sí s i\nno n o\n", "en", r"'sí' of the lexicon are no normalised words of .* 'en'"),
+    ("мир s i\n", "es", r"'мир' of the lexicon .* 'es'; remove it, or choose its language"),
+    ("sí s ii\n", "es", r"words.txt, line 1: unknown phoneme 'ii'"),
+    ("sí s # i\n", "es", r"line 1: unknown phoneme '#'"),
+    ("sí\n", "es", r"line 1: empty pronunciation"),
+    ("sí\t-1 s i\n", "es", r"line 1: weight -1.0 of 'sí' is not a positive number"),
+    ("", "es", r"words.txt: no pronunciations"),
+    ("casa n o s\n", "es", r"words.txt: none of the 4 words of the texts has a pronunciation"),
+]  # fmt: skip
+
+
+def test_a_lexicon_that_does_not_fit_is_one_line(tmp_path, lexicon):
+    def check(row):
+        lines, language, says = row
+        lexicon.write_text(lines)
+        text = TEXT if language == "es" else ["no no"]
+        options = dict(inventory=SOUNDS, language=language, lexicon=lexicon, order=2)
+        with refused(says):
+            LanguageModel.build(text, out=tmp_path / "lm", **options)
+        assert not (tmp_path / "lm").exists()
+
+    check_all(UNFIT_LEXICONS, check)
 
 
 def test_text_of_other_letters_than_the_tokens_is_named_as_such(tmp_path):
