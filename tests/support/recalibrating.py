@@ -6,6 +6,7 @@ Tests let something happen in the log, and read what the service has decided.
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from shutil import copytree
 
 import numpy as np
 import torch
@@ -122,6 +123,14 @@ class World:
         """Let nobody speak until the day ends."""
         self.clock.now += 2 * QUIET
         self.work()
+
+    def copied(self, folder):
+        """A copy of log and chain as they are, with a clock of its own, without a service."""
+        copy = World(self.participant, folder)
+        for name in ("log", "chain"):
+            copytree(self.folder / name, folder / name)
+        copy.clock.now = self.clock.now
+        return copy
 
     # What happens in the log
 

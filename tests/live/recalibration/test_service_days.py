@@ -44,6 +44,26 @@ def say_day(world, session, count=9, corrected=()):
     world.rest()
 
 
+@pytest.fixture(scope="module")
+def two_days(participant, tmp_path_factory):
+    """A world that has learnt a good day and a bad one; the models from the end of both."""
+    world = World(participant, tmp_path_factory.mktemp("two-days"))
+    start_later(world)
+    last = []
+    for session in ("good day", "bad day"):
+        world.say(20, corrected=ALL, session=session)
+        world.work()
+        last.append(world.contents.models[-1])
+    world.stop()
+    return world, *last
+
+
+def start_later(world):
+    """Start the service long after the utterances; it decides nothing by corrections."""
+    later = world.clock.now + 2 * QUIET
+    return world.start(**TOGETHER | {"rule": UNDECIDED, "clock": lambda: later})
+
+
 @pytest.mark.parametrize(
     ("of_latest", "of_before", "left"),
     [
@@ -55,22 +75,17 @@ def say_day(world, session, count=9, corrected=()):
     ids=["surer", "hardly surer", "garbage", "speech that is hardly understood"],
 )
 def test_a_day_is_left_out_when_the_next_one_is_clearer_without_it(
-    world, monkeypatch, of_latest, of_before, left
+    two_days, tmp_path, monkeypatch, of_latest, of_before, left
 ):
-    later = world.clock.now + 2 * QUIET
-    world.start(**TOGETHER | {"rule": UNDECIDED, "clock": lambda: later})
-    world.say(20, corrected=ALL, session="good day")
-    world.work()
-    before = world.contents.models[-1]
-    world.say(20, corrected=ALL, session="bad day")
-    world.work()
-    latest = world.contents.models[-1]
+    learnt, before, latest = two_days
+    world = learnt.copied(tmp_path)
     compared = []
 
     def understood(model, numbers, learner):
         compared.append((model, numbers))
         return Understood(*(of_latest if model == latest else of_before))
 
+    start_later(world)
     let(world, monkeypatch, understood)
     world.say(20, session="next day")
     world.work()
@@ -83,6 +98,7 @@ def test_a_day_is_left_out_when_the_next_one_is_clearer_without_it(
     days = ["good day", "next day"] if left else ["good day", "bad day", "next day"]
     assert list(world.learner.model.sessions[2:]) == days
     corrected = {each.session for each in world.learner.state().corrected}
+    world.stop()
     assert ("bad day" in corrected) == (not left)
 
 
