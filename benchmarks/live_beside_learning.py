@@ -56,7 +56,7 @@ def write_log(folder: Path, demo: Path, corrected_every: int = 1) -> None:
         corrected_every: One in so many is corrected.
     """
     data = open_packed(demo / "packed")
-    with UsageLog(folder, data.conventions, heard=KeptFeatures(folder)) as log:
+    with UsageLog(folder, data.conventions, kept_features=KeptFeatures(folder)) as log:
         for number, trial in enumerate(itertools.islice(data.trials("train"), SENTENCES)):
             features_TC = trial.features_TC.astype(np.float32)
             seconds = len(features_TC) * data.conventions.bin_ms / 1000

@@ -190,7 +190,7 @@ def long_utterance(n_words, n_sentences, seed=0):
 @pytest.mark.parametrize("recombine", ["logadd", "max"])
 def test_a_realistic_list_of_sentences(recombine):
     options = DecoderOptions(sil_cost=1.0, recombine=recombine)
-    sentences, scores_PV = long_utterance(10, 100)
+    sentences, scores_PV = long_utterance(10, 40)
     assert all(check(sentences, scores_PV, options, RELEASE, beam=100.0))
 
 

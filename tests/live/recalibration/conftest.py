@@ -1,6 +1,10 @@
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
 import torch
 from drifted_day import Participant, make_participant
+from recalibrating import World
 
 from cortext_live.recalibration.labeller import Labeller
 
@@ -16,6 +20,14 @@ def one_thread():
 @pytest.fixture(scope="session")
 def participant(tmp_path_factory) -> Participant:
     return make_participant(tmp_path_factory.mktemp("drifted"))
+
+
+@pytest.fixture
+def world(participant: Participant, tmp_path: Path) -> Iterator[World]:
+    """The participant's empty log, without a service yet."""
+    world = World(participant, tmp_path)
+    yield world
+    world.stop()
 
 
 @pytest.fixture

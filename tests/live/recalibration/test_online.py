@@ -257,7 +257,12 @@ def test_a_label_has_the_tokens_of_a_recorded_one(participant):
 
 
 def test_the_command_prints_the_three_ways(participant, tmp_path, capfd):
-    arguments = ["evaluate", participant.run, "--data", participant.data, "--lm", participant.lm]
+    recordings = open_packed(participant.data)
+    for session, counts in ((KNOWN[1], {"train": 2, "val": 1}), (DRIFTED, {"train": 20, "val": 2})):
+        for split, count in counts.items():
+            trials = list(recordings.trials(split, [session]))[:count]
+            write_session(tmp_path / "raw" / session / f"data_{split}.hdf5", trials)
+    arguments = ["evaluate", participant.run, "--data", tmp_path / "raw", "--lm", participant.lm]
     arguments += ["--online", "replay", "--hear", "train", "--set", "steps=1"]
     assert cortext([*map(str, arguments), "--out", str(tmp_path / "out")]) == 0
     shown = capfd.readouterr().out

@@ -219,7 +219,7 @@ def test_any_flipped_byte_costs_its_line_alone(log):
 def test_a_writer_goes_on_with_a_number_of_its_own(log):
     def check(lost):
         copy = copy_of(log)
-        with UsageLog(copy, heard=HeardFeatures(copy)) as opened:
+        with UsageLog(copy, kept_features=KeptFeatures(copy)) as opened:
             assert len(opened.notes) <= 1
             number = len(opened.entries)
             assert number in (8, 9)  # 9 where the end of the log may have been one entry more

@@ -482,16 +482,16 @@ def signal_those_who_speak(number: signal.Signals) -> None:
 
 @pytest.mark.slow
 def test_a_schedulers_signal_cuts_no_wave_in_two(out: Path) -> None:
-    waves = say_all(open_voice("formant"), [f"apple {'and apple ' * 30}"] * 200, workers=1)
+    waves = say_all(open_voice("formant"), [f"apple {'and apple ' * 30}"] * 40, workers=1)
     next(waves)
     signal_those_who_speak(signal.SIGTERM)
-    assert len(list(waves)) == 199
+    assert len(list(waves)) == 39
 
 
 @pytest.mark.slow
 def test_a_process_that_is_killed_is_one_line(out: Path) -> None:
     voice = open_voice("formant")
-    waves = say_all(voice, [f"apple {'and apple ' * 30}"] * 200, workers=1)
+    waves = say_all(voice, [f"apple {'and apple ' * 30}"] * 40, workers=1)
     next(waves)
     signal_those_who_speak(signal.SIGKILL)
     with pytest.raises(
