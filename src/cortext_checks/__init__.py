@@ -8,7 +8,7 @@ Begin with:
 
 - `plugin.check_plugin`: all that a file registers.
 - `model.check_model`: one model. `network`, `loss` and `augmentation` have checks, too.
-- `before.examine_first`: what is cheap before a run is trained.
+- `before.examine_first`: the cheap ones, before a run is trained.
 - `report`: a check, and how its outcome is printed.
 """
 

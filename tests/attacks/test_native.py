@@ -523,7 +523,7 @@ def test_an_ngram_refuses_what_it_is_not(there: There) -> None:
 def test_every_option_of_the_decoder_is_taken_to_its_bounds(there: There) -> None:
     bounds = [
         (name, bound_of(name, highest))
-        for name in bounds_of(DecoderOptions)
+        for name in settings_of(DecoderOptions)
         for highest in (False, True)
     ]
     check_all(bounds, lambda bound: there.searched_with(*bound), patience_s=20)
