@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import griffe
 import pytest
 import yaml
 
@@ -27,6 +28,7 @@ from cortext_live.lm_server.published_options import PublishedOptions
 from cortext_lm.ensemble import EnsembleOptions
 from cortext_speechllm.config import LoRAConfig, SpeechConfig, SpeechLLMConfig, StageConfig
 from reference_pages import commands, configuration, python
+from reference_pages.fields import Fields
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -269,3 +271,16 @@ def test_the_documents_are_read_for_names():
     names = set().union(*map(used, DOCUMENTS))
     assert len(names) >= 50
     assert {"cortext.train", "cortext_lm.ensemble.combine"} <= names
+
+
+def test_a_field_is_shown_with_its_type_and_default_and_without_its_setting(tmp_path):
+    (tmp_path / "sizes.py").write_text("""
+from typing import Annotated
+class Sizes:
+    width: Annotated[int | None, Setting(minimum=1)] = 3
+    '''Width in units.'''
+""")
+    extensions = griffe.load_extensions(Fields)
+    shown = griffe.load("sizes", search_paths=[tmp_path], extensions=extensions)["Sizes"]
+    assert str(shown["width"].annotation) == "int | None"
+    assert "width: Width in units. Default: `3`." in shown.docstring.value
