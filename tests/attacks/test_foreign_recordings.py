@@ -122,6 +122,7 @@ PARTITION = "handwritingBCIData/RNNTrainingSteps/trainTestPartitions_HeldOutBloc
 HANDWRITING = (
     *ANY,
     Attack("no UTF-8", not_utf8("hi>there~"), "."),
+    Attack("swapped", resaved(neuralActivityCube=lambda x: x.transpose(0, 2, 1)), "."),
     Attack("no lengths", resaved(numTimeBinsPerSentence=None), "numTimeBinsPerSentence"),
     Attack("frío", resaved(sentencePrompt=texts(["frío~"] * 5, (5, 1))), "í"),
     Attack("blocks of NaN", resaved(sentenceBlockNums=with_value(np.nan)), "sentenceBlockNums"),
