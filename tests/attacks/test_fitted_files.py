@@ -216,9 +216,8 @@ def test_a_damaged_file_is_refused_in_one_line(tmp_path: Path) -> None:
         shutil.rmtree(run, ignore_errors=True)
         shutil.copytree(sound, run)
         attack.do(run / attack.file)
-        with refused(attack.says, most_s=10) as caught:
+        with refused(attack.says, most_s=10, error=ConfigError) as caught:
             read(run, attack.file)
-        assert isinstance(caught.value, ConfigError)
         assert str(caught.value.where).startswith(str(run))
         assert caught.value.fix
         assert "cannot be read: the idle gate cannot be read" not in str(caught.value)

@@ -34,7 +34,10 @@ def complaint(capsys, *arguments: object) -> str:
 
 @contextmanager
 def refused(
-    says: str, most_mb: float = 100, most_s: float = 60
+    says: str,
+    most_mb: float = 100,
+    most_s: float = 60,
+    error: type[CortextError] = CortextError,
 ) -> Iterator[pytest.ExceptionInfo[CortextError]]:
     """Check that a call ends with one line for the user, as `commands.Ended.check_refused` does.
 
@@ -45,8 +48,9 @@ def refused(
         says: A pattern that the line has.
         most_mb: Most memory that the call may take beyond what the process holds.
         most_s: Most seconds that it may take; a call that waits for ever is ended.
+        error: The class of the error.
     """
-    with pytest.raises(CortextError) as caught, harmless(most_mb, most_s):
+    with pytest.raises(error) as caught, harmless(most_mb, most_s):
         yield caught
     line = str(caught.value)
     assert re.search(says, line), line

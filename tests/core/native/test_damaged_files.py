@@ -82,7 +82,7 @@ ARPA_DEFECTS = [
 
 def refuse(path, says, most_mb=300):
     """Check that a file is refused with one line, which names it."""
-    with refused(f"^{re.escape(str(path))}.*{says}", most_mb, most_s=20):
+    with refused(f"^{re.escape(str(path))}.*{says}", most_mb, 20, LanguageModelError):
         NGram.open(path)
 
 

@@ -94,7 +94,7 @@ UNCLEAR = [
 def test_what_can_be_read_in_two_ways_is_one_line_with_what_to_do(tmp_path):
     def check(row):
         text, says = row
-        with refused(f", line (?=.*{re.escape(says)}).*; "):
+        with refused(f", line (?=.*{re.escape(says)}).*; ", error=TextError):
             inventory_of(write(tmp_path, text))
 
     check_all(UNCLEAR, check)

@@ -324,7 +324,7 @@ def test_an_index_names_safetensors_of_its_folder(tmp_path: Path) -> None:
     def check(name: str) -> None:
         content, says = INDEX_FAULTS[name]
         (tmp_path / INDEX).write_text(json.dumps(content))
-        with refused(says):
+        with refused(says, error=LanguageModelError):
             check_weight_files(transformers, str(tmp_path), {})
 
     check_all(list(INDEX_FAULTS), check)
@@ -393,7 +393,7 @@ def test_an_adapter_that_asks_for_too_much_is_refused(tmp_path: Path) -> None:
     def check(name: str) -> None:
         changes, says = ADAPTER_FAULTS[name]
         path.write_text(json.dumps(ADAPTER | changes))
-        with refused(says):
+        with refused(says, error=LanguageModelError):
             check_adapter(tmp_path)
 
     check_all(list(ADAPTER_FAULTS), check)

@@ -193,6 +193,15 @@ def test_a_vocabulary_that_cannot_be_is_refused(tmp_path, vocabulary, message):
         LanguageModel.build(["the cat"], 2, tmp_path / "lm", vocabulary=vocabulary)
 
 
+def test_damage_is_an_error_of_the_language_model(built):
+    (built.directory / "lexicon.txt").write_text("cat K AE T SIL\ndog D QQ SIL\n")
+    with pytest.raises(LanguageModelError, match=r"lexicon.txt, line 2: unknown phoneme 'QQ'"):
+        LanguageModel.open(built.directory)
+    (built.directory / "tokens.txt").unlink()
+    with pytest.raises(LanguageModelError, match=r"tokens.txt: cannot read the tokens"):
+        LanguageModel.open(built.directory)
+
+
 def test_a_directory_with_arpa_text_and_without_its_facts_is_read(tmp_path):
     model = LanguageModel.build(SENTENCES, 3, tmp_path / "lm", keep_arpa=True, binary="trie")
     (tmp_path / "lm" / "lm.bin").unlink()

@@ -280,7 +280,7 @@ def test_options_that_do_not_go_together_are_one_line(tmp_path):
     def check(row):
         options, says = row
         options = {"order": 2, "out": tmp_path} | options
-        with refused(says):
+        with refused(says, error=LanguageModelError):
             LanguageModel.build(["no sin seis", "oh no no"], **options)
         assert not list(tmp_path.iterdir())
 
@@ -306,7 +306,7 @@ def test_a_lexicon_that_does_not_fit_is_one_line(tmp_path, lexicon):
         lexicon.write_text(lines)
         text = TEXT if language == "es" else ["no no"]
         options = dict(inventory=SOUNDS, language=language, lexicon=lexicon, order=2)
-        with refused(says):
+        with refused(says, error=LanguageModelError):
             LanguageModel.build(text, out=tmp_path / "lm", **options)
         assert not (tmp_path / "lm").exists()
 
