@@ -3,12 +3,15 @@
 Tests let something happen in the log, and read what the service has decided.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from shutil import copytree
 
 import numpy as np
+import pytest
 import torch
 from drifted_day import DRIFTED
 
@@ -21,6 +24,7 @@ from cortext_live.recalibration.chain import (
     open_chain,
     read_chain,
 )
+from cortext_live.recalibration.labeller import Labeller
 from cortext_live.recalibration.promotion import PromotionOptions
 from cortext_live.recalibration.service import Recalibration
 from cortext_live.recalibration.settings import ServiceOptions
@@ -54,6 +58,15 @@ class Clock:
 
     def __call__(self) -> datetime:
         return self.now
+
+
+@contextmanager
+def drawn_by_number() -> Iterator[None]:
+    """Draw utterances by their numbers: even ones are reserved, and every tenth is watched."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Labeller, "is_reserved", lambda self, number: number % 2 == 0)
+        patch.setattr(Labeller, "is_watched", lambda self, number: number % 10 == 0)
+        yield
 
 
 def recorded(participant):

@@ -4,9 +4,7 @@ from pathlib import Path
 import pytest
 import torch
 from drifted_day import Participant, make_participant
-from recalibrating import World
-
-from cortext_live.recalibration.labeller import Labeller
+from recalibrating import World, drawn_by_number
 
 
 @pytest.fixture(autouse=True)
@@ -30,8 +28,8 @@ def world(participant: Participant, tmp_path: Path) -> Iterator[World]:
     world.stop()
 
 
-@pytest.fixture
-def drawn_by_number(monkeypatch):
+@pytest.fixture(name="drawn_by_number")
+def _drawn_by_number():
     """Draw utterances by their numbers: even ones are reserved, and every tenth is watched."""
-    monkeypatch.setattr(Labeller, "is_reserved", lambda self, number: number % 2 == 0)
-    monkeypatch.setattr(Labeller, "is_watched", lambda self, number: number % 10 == 0)
+    with drawn_by_number():
+        yield

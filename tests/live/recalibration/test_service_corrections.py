@@ -5,7 +5,7 @@ from dataclasses import replace
 from itertools import chain
 
 import pytest
-from recalibrating import DAYS, QUICK, SETTINGS
+from recalibrating import DAYS, QUICK, SETTINGS, World, drawn_by_number
 
 from cortext.cli import run as cortext
 from cortext_live.usage.kept_features import KeptFeatures
@@ -23,19 +23,28 @@ def day(world):
     return world
 
 
-@pytest.fixture
-def two_days(world):
-    """A service that has learnt the first day; sentence 3 was corrected, wrongly.
-
-    The next day has begun.
-    """
-    world.start(**DAYS)
-    world.say(7, session="one")
-    world.correct(3, "now i know you")
-    world.rest()
-    world.say(3, session="two")
-    world.work()
+@pytest.fixture(scope="module")
+def learnt_days(participant, tmp_path_factory):
+    """A first day that was learnt, whose sentence 3 was corrected, wrongly; the next has begun."""
+    world = World(participant, tmp_path_factory.mktemp("days"))
+    with drawn_by_number():
+        world.start(**DAYS)
+        world.say(7, session="one")
+        world.correct(3, "now i know you")
+        world.rest()
+        world.say(3, session="two")
+        world.work()
+        world.save()
+        world.stop()
     return world
+
+
+@pytest.fixture
+def two_days(learnt_days, tmp_path):
+    world = learnt_days.copied(tmp_path)
+    world.start(**DAYS)
+    yield world
+    world.stop()
 
 
 def test_a_correction_after_the_days_last_steps_is_learnt(day):

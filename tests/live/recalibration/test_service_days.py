@@ -7,7 +7,19 @@ import numpy as np
 import pytest
 import torch
 from drifted_day import KNOWN
-from recalibrating import ALL, DAYS, FIVE, QUIET, RULE, SETTINGS, TOGETHER, UNDECIDED, World, same
+from recalibrating import (
+    ALL,
+    DAYS,
+    FIVE,
+    QUIET,
+    RULE,
+    SETTINGS,
+    TOGETHER,
+    UNDECIDED,
+    World,
+    drawn_by_number,
+    same,
+)
 
 from cortext.models import load_model
 from cortext_live.recalibration.bad_days import Understood
@@ -203,34 +215,49 @@ def test_the_model_from_before_a_day_tells_whether_its_models_are_promoted(world
     assert actions == ["promote", "speak"]
 
 
+@pytest.fixture(scope="module")
+def good_and_bad(participant, tmp_path_factory):
+    """A world that has learnt a good day and a bad one."""
+    world = World(participant, tmp_path_factory.mktemp("good-and-bad"))
+    with drawn_by_number():
+        world.start(**WAY)
+        for session in ("good", "bad"):
+            say_day(world, session)
+        world.save()
+        world.stop()
+    return world
+
+
 @pytest.fixture
-def bad_day(world, monkeypatch, drawn_by_number):
-    """A good day and a bad one, which the model of the first is surer without; its number."""
+def after_bad(good_and_bad, tmp_path, monkeypatch, drawn_by_number):
+    """The world on the next day; the model of the good one is surer."""
+    world = good_and_bad.copied(tmp_path)
     world.start(**WAY)
-    for session in ("good", "bad"):
-        say_day(world, session)
-    good = world.made[0].number
-    surer(world, monkeypatch, good)
-    return good
+    surer(world, monkeypatch, world.made[0].number)
+    yield world
+    world.stop()
 
 
-def test_corrections_of_the_day_after_a_bad_one_are_learnt_once(world, bad_day):
-    _, bad = (each.number for each in world.made)
+def test_corrections_of_the_day_after_a_bad_one_are_learnt_once(after_bad):
+    world = after_bad
+    good, bad = (each.number for each in world.made)
     say_day(world, "next", 14, range(32))
     assert [each.model for each in world.contents.entries if each.kind == "rejected"] == [bad]
-    assert world.facts("after")[2:] == [bad_day]
+    assert world.facts("after")[2:] == [good]
     assert world.learnt("corrected")[2] == [19, 21, 23, 25, 27, 29, 31]
 
 
-def test_sentences_of_a_bad_day_judge_no_model(world, bad_day):
+def test_sentences_of_a_bad_day_judge_no_model(after_bad):
     """Those of garbage, which no model has learnt from any more, would outnumber all others."""
-    say_day(world, "next", 14)
-    unlearnt = world.decider._held_out.unlearnt(world.contents, world.made[-1])
+    say_day(after_bad, "next", 14)
+    unlearnt = after_bad.decider._held_out.unlearnt(after_bad.contents, after_bad.made[-1])
     # Of the first and the last day every tenth, which is not learnt from.
     assert unlearnt == [0, 20, 30]
 
 
-def test_a_kill_after_a_bad_day_was_rejected_keeps_the_days_before(world, monkeypatch, bad_day):
+def test_a_kill_after_a_bad_day_was_rejected_keeps_the_days_before(after_bad, monkeypatch):
+    world = after_bad
+
     def kill(*_):
         raise KeyboardInterrupt
 
