@@ -266,10 +266,8 @@ def test_own_models_losses_and_augmentations_work_as_written(tmp_path, commands)
         text=True,
     )
     assert without.returncode == 2
-    assert (
-        "unknown model 'conv'; known: gru, transformer, triple_gru; or give the file that registers it with"
-        " --plugin" in (without.stderr)
-    )
+    assert "unknown model 'conv'; known: gru, " in without.stderr
+    assert "; or give the file that registers it with --plugin" in without.stderr
 
 
 @pytest.mark.slow

@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 DISTRIBUTION = "cortext-bci"
 
 
-def joined(group: str) -> list[EntryPoint]:
+@cache
+def joined(group: str) -> tuple[EntryPoint, ...]:
     """Return the entries of a group: ours first, then others, each in the order of their names.
 
     What comes first stays: no other package can take a name away from ours.
@@ -38,7 +39,7 @@ def joined(group: str) -> list[EntryPoint]:
     from importlib.metadata import entry_points  # 20 ms, which no start of `cortext` waits for
 
     found = entry_points(group=group)
-    return sorted(found, key=lambda entry: (not is_ours(entry), entry.name, entry.value))
+    return tuple(sorted(found, key=lambda entry: (not is_ours(entry), entry.name, entry.value)))
 
 
 def is_ours(entry: EntryPoint) -> bool:

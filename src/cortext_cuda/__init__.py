@@ -11,3 +11,5 @@ functions and when.
 Begin with `paths`, which lists the parts and why each is taken or not. Then read `proofs`,
 `gru_kernel`, `ctc`, `fused_blocks` and `step_graphs`.
 """
+
+import cortext  # noqa: F401  # it prepares the threads of libraries loaded later

@@ -3,9 +3,9 @@
 `gru`, `triple_gru` and `transformer` are the models, and read from top to bottom. They share
 `inputs` (day layers) and `layers` (what trains fast on a CPU, with `recurrence` for GRUs).
 `registry` says what a model of one's own must have. `acoustic` is a trained model with its
-recording days and tokens, as evaluation uses it; `stepping` feeds it one patch at a time, as live
-decoding does, `single_step` makes that fast, and `onnx` exports it. `storage` writes weights,
-`precision` says in which numbers products are computed.
+recording days and tokens, as evaluation uses it. `storage` writes weights, `precision` says in
+which numbers products are computed. Live decoding feeds a model one patch at a time: that is in
+`cortext_live.steps`.
 """
 
 from cortext.models.acoustic import AcousticModel, load_model, save_model

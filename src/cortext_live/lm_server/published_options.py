@@ -167,8 +167,8 @@ def _value(name: str, text: str) -> int | float | bool:
     except ValueError:
         number = float("nan")
     if not is_finite(number) or (kind is int and number != int(number)):
-        raise ConfigError(f"{name} is {text[:40]!r}; a finite {kind} is needed")
-    return int(number) if kind == "int" else number
+        raise ConfigError(f"{name} is {text[:40]!r}; a finite {kind.__name__} is needed")
+    return int(number) if kind is int else number
 
 
 def changed_params(params: PublishedOptions, changes: Iterable[str]) -> PublishedOptions:

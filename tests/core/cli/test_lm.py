@@ -102,7 +102,7 @@ def test_texts_are_mixed_from_the_command_line(text, tmp_path, capsys):
         ),
         (
             ["lm", "build", "{}/text.txt", "--order", "9", "--out", "{}/lm"],
-            "order 9 is not supported",
+            "order is 9; it must be at least 1 and at most 6",
         ),
     ],
 )
