@@ -22,7 +22,7 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from cortext.errors import MissingLibrary
+from cortext.errors import MissingLibrary, first_line
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -67,7 +67,15 @@ def load(group: str, name: str) -> Any:
     """
     for entry in joined(group):
         if entry.name == name:
-            return entry.load()
+            try:
+                return entry.load()
+            except ModuleNotFoundError as error:
+                if (error.name or "").partition(".")[0] != entry.module.partition(".")[0]:
+                    raise  # a library that it needs: the caller knows how to install that
+                raise MissingLibrary(
+                    f"{entry.value} ({group}) cannot be loaded: {first_line(error)}",
+                    fix=f"install {DISTRIBUTION} anew",
+                ) from None
     raise MissingLibrary(
         f"no installed package brings {name!r} ({group})", fix=f"install {DISTRIBUTION} anew"
     )

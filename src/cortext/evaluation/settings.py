@@ -144,5 +144,7 @@ class SearchSettings:
     @classmethod
     def of(cls, lm: str | Path | None, keywords: SearchKeywords) -> SearchSettings:
         """Return the settings that a Python program gives: one thread, unless it asks for more."""
+        for name in keywords.keys() - SearchKeywords.__annotations__.keys():
+            raise TypeError(f"unexpected keyword argument {name!r}")
         given: dict[str, Any] = {"threads": 1, **keywords}
         return cls(lm=lm, **given | {"llm": LargeModelFiles.of(given.get("llm"))})

@@ -140,8 +140,8 @@ class TransformerConfig:
         least_most = self.train_context_frames
         in_order = len(least_most) == 2 and least_most[0] <= least_most[1]
         if not in_order or not all(map(FRAMES.accepts, least_most)):
-            what = f"model.train_context_frames is {least_most}"
-            raise ConfigError(what, fix="give the least and the most frames, such as [62, 250]")
+            problem = f"model.train_context_frames is {least_most}"
+            raise ConfigError(problem, fix="give the least and the most frames, such as [62, 250]")
 
 
 @register("transformer")

@@ -34,7 +34,7 @@ from cortext.training.progress import say
 
 @dataclass
 class StepRates:
-    """StepRates of a step, which change from step to step: floats, or tensors on the device.
+    """Rates of a step, which change from step to step: floats, or tensors on the device.
 
     Attributes:
         lr: Learning rate of all parameters but the day layers.

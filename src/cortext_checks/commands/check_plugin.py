@@ -31,11 +31,11 @@ def check_plugin(
     """
     from cortext_checks import check_plugin as check_file
 
-    found = check_file(
+    checked = check_file(
         file, config, onnx=not no_onnx, report=None if as_json else lambda check: print_lines(check)
     )
     if as_json:
-        print_json(dataclasses.asdict(found))
-    if found.failed:
-        what = f"{len(found.failed)} of {len(found.checks)} checks failed"
-        raise ConfigError(what, where=file, fix="mend the lines with FAIL, first the first")
+        print_json(dataclasses.asdict(checked))
+    if checked.failed:
+        problem = f"{len(checked.failed)} of {len(checked.checks)} checks failed"
+        raise ConfigError(problem, where=file, fix="mend the lines with FAIL, first the first")

@@ -84,7 +84,7 @@ def falcon_h2(
 
     The calibration becomes train, and minival, which repeats two of its trials, val. Features are
     z-scored as the evaluator lets a decoder do it: causally. The evaluator drives
-    `cortext_published.falcon.Decoder`.
+    `cortext_published.falcon.FalconDecoder`.
 
     Example: cortext import falcon-h2 000950 --out data/h2
 

@@ -3,11 +3,14 @@
 import os
 import subprocess
 import sys
+from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
 
+from cortext import entry_points
 from cortext.cli.tree import COMMANDS, Group, all_commands
+from cortext.errors import MissingLibrary
 
 TREE = """
 from cortext.cli.tree import Group
@@ -170,3 +173,22 @@ def test_the_core_alone_has_no_command_of_a_package():
     assert {name for under in COMMANDS.values() for name in under} < {
         name for under in all_commands().values() for name in under
     }
+
+
+def test_a_package_that_is_half_there_costs_one_line(monkeypatch, tmp_path):
+    """A library that it lacks is another matter: the caller knows how to install that."""
+    (tmp_path / "lab_of_waves.py").write_text("import no_such_library\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    gone, lacking = (
+        EntryPoint(name, f"{module}:run", "cortext.checks")
+        for name, module in (("gone", "lab_that_is_gone"), ("lacking", "lab_of_waves"))
+    )
+    monkeypatch.setattr(entry_points, "joined", lambda group: (gone, lacking))
+    line = (
+        r"lab_that_is_gone:run \(cortext.checks\) cannot be loaded:"
+        r" No module named 'lab_that_is_gone'; install cortext-bci anew"
+    )
+    with pytest.raises(MissingLibrary, match=line):
+        entry_points.load("cortext.checks", "gone")
+    with pytest.raises(ModuleNotFoundError, match="no_such_library"):
+        entry_points.load("cortext.checks", "lacking")
