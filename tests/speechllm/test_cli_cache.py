@@ -206,7 +206,10 @@ def test_the_command_continues_where_a_signal_ended_it(
         parts = tmp_path / "speech.safetensors.parts"
         while process.poll() is None and not (parts.is_dir() and children(process.pid)):
             time.sleep(0.05)
-        time.sleep(1)  # the sentences take several seconds
+        # The sentences take several seconds of it; on a busy machine the clock says nothing.
+        until = cpu_seconds(process.pid) + 1
+        while process.poll() is None and cpu_seconds(process.pid) < until:
+            time.sleep(0.05)
         os.killpg(process.pid, number)  # as a terminal does, or a scheduler
         said = process.communicate(timeout=60)[1]
     assert process.returncode == 2
@@ -225,3 +228,9 @@ def children(number: int) -> list[str]:
         return Path(f"/proc/{number}/task/{number}/children").read_text().split()
     except OSError:
         return []
+
+
+def cpu_seconds(number: int) -> float:
+    """Processor time of a process, without that of its children."""
+    fields = Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
